@@ -1,0 +1,61 @@
+package wire
+
+import "encoding/binary"
+
+// readRecords walks what follows the question, for OPT's sake. Other records are
+// checked for their frame only and ignored: the SOA of IXFR, TSIG.
+func (q *Query) readRecords() Rcode {
+	msg := q.msg
+	off := headerLen + q.qlen
+	authority := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
+	total := authority + int(binary.BigEndian.Uint16(msg[10:]))
+	badVersion := false
+	for i := range total {
+		fixed, _, ok := skipName(msg, off)
+		if !ok || fixed+10 > len(msg) {
+			return FormErr
+		}
+		end := fixed + 10 + int(binary.BigEndian.Uint16(msg[fixed+8:]))
+		if end > len(msg) {
+			return FormErr
+		}
+		if binary.BigEndian.Uint16(msg[fixed:]) == TypeOPT {
+			// RFC 6891 section 6.1.1: in the additional section, once, owned by the root.
+			if i < authority || q.EDNS || msg[off] != 0 {
+				return FormErr
+			}
+			q.EDNS = true
+			q.size = max(binary.BigEndian.Uint16(msg[fixed+2:]), minUDPSize)
+			if msg[fixed+6]&0x80 != 0 {
+				q.variant |= DO
+			}
+			// What follows the version is only known for version 0 (section 6.1.3).
+			if msg[fixed+5] != 0 {
+				badVersion = true
+			} else if !optionsOK(msg[fixed+10 : end]) {
+				return FormErr
+			}
+		}
+		off = end
+	}
+	if badVersion {
+		return BadVers
+	}
+	return NoError
+}
+
+// optionsOK checks the frames of EDNS options. Their content is nobody's business:
+// client subnet, cookie, padding and keepalive neither reach the upstream nor the key.
+func optionsOK(b []byte) bool {
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return false
+		}
+		n := 4 + int(binary.BigEndian.Uint16(b[2:]))
+		if n > len(b) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}

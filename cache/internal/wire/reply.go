@@ -1,0 +1,131 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// Kind is what a reply means to a cache (RFC 2308 section 2).
+type Kind uint8
+
+const (
+	// Positive: the question is answered.
+	Positive Kind = iota
+	// NoData: the name exists, the type does not; also an alias that leads to nothing
+	// and a referral.
+	NoData
+	// NameError: the name does not exist.
+	NameError
+	// Failure: any other response code.
+	Failure
+)
+
+// Reply is a reply from upstream that has been checked and laid out in the one way that
+// [Answer] keeps. The zero value is ready; a Reply may be used again and again.
+type Reply struct {
+	Kind Kind
+	// Rcode has the bits from OPT.
+	Rcode Rcode
+	// Truncated: the upstream could not say all (TC); such a reply is never kept.
+	Truncated bool
+	// HasOPT tells whether the upstream speaks EDNS.
+	HasOPT bool
+	// Authoritative is the AA bit; answers made on the spot have it.
+	Authoritative bool
+	// MinTTL is the lowest TTL of all records, in seconds; NoTTL without records.
+	MinTTL uint32
+	// HasSOA tells whether the authority section has a SOA record, and SOATTL is then
+	// the lower of its TTL and its MINIMUM field (RFC 2308 section 5).
+	HasSOA bool
+	SOATTL uint32
+
+	question []byte
+	variant  Variant
+	msg      []byte
+	end      int // of the records that are kept
+	an, ns   uint16
+	ar       uint16 // without OPT
+	ad       bool
+	answered bool
+	offs     []uint16 // offset of each record's TTL in msg
+	offsBuf  [32]uint16
+}
+
+// NoTTL is MinTTL of a reply without records.
+const NoTTL = 1<<32 - 1
+
+// Read checks msg, the reply to question asked with variant. It keeps both slices.
+//
+// Most replies only need to be walked. One that is laid out in another way (OPT not at
+// the end, DNSSEC records that were not asked for, names written out) takes a round
+// trip through miekg/dns, which packs it anew with compression. The error is
+// ErrMismatch or ErrMalformed.
+func (r *Reply) Read(question []byte, variant Variant, msg []byte) error {
+	if !answers(question, msg) {
+		return ErrMismatch
+	}
+	r.question, r.variant = question, variant
+	r.Truncated = binary.BigEndian.Uint16(msg[2:])&flagTC != 0
+	found := r.walk(msg)
+	if found == layoutLoose || found == layoutOdd {
+		// The rcode's upper bits are in the OPT record, which does not come back.
+		rcode, opt := r.Rcode, r.HasOPT
+		if packed, ok := repack(question, variant, msg); ok {
+			if r.walk(packed) == layoutBroken {
+				return ErrMalformed
+			}
+			r.Rcode, r.HasOPT = rcode, opt
+		} else if found == layoutOdd {
+			found = layoutBroken
+		}
+	}
+	if found != layoutBroken {
+		r.classify()
+		return nil
+	}
+	if r.Truncated {
+		// Cut in the middle of a record (RFC 2181 section 9): what is left is that the
+		// answer is too large.
+		r.msg, r.end, r.an, r.ns, r.ar = msg, headerLen+len(question), 0, 0, 0
+		r.offs, r.Kind, r.HasSOA, r.MinTTL = r.offsBuf[:0], NoData, false, NoTTL
+		return nil
+	}
+	return ErrMalformed
+}
+
+// answers tells whether reply is a reply to question.
+func answers(question, reply []byte) bool {
+	n := headerLen + len(question)
+	if len(reply) < n || reply[2]&0xf8 != 0x80 || reply[4] != 0 || reply[5] != 1 {
+		return false
+	}
+	name := len(question) - 4
+	var low [maxNameLen]byte
+	fold(low[:], reply[headerLen:headerLen+name])
+	return bytes.Equal(low[:name], question[:name]) &&
+		bytes.Equal(reply[headerLen+name:n], question[name:])
+}
+
+// Matches tells whether reply has the ID of query, is a reply and has the same question
+// but for letter case (RFC 5452 section 9.1).
+func Matches(query, reply []byte) bool {
+	var q Query
+	return len(query) >= headerLen && len(reply) >= headerLen &&
+		query[0] == reply[0] && query[1] == reply[1] &&
+		q.Read(query) == OK && answers(q.Question(), reply)
+}
+
+// Complete tells whether msg is a whole message: all records that the header counts are
+// there, with sound names and lengths.
+func Complete(msg []byte) bool {
+	var q Query
+	if len(msg) < headerLen {
+		return false
+	}
+	q.msg = msg
+	if binary.BigEndian.Uint16(msg[4:]) != 1 || !q.readQuestion() {
+		return false
+	}
+	r := Reply{question: q.Question(), variant: DO}
+	return r.walk(msg) != layoutBroken
+}
