@@ -6,7 +6,7 @@
 // measures every server once, in rotated order; every figure printed is the
 // median of the rounds, with the least and the greatest beside it.
 //
-// Usage: go run ./e2e/bench [-rounds 5] [-seconds 4] [-servers floor,nodedns,…]
+// Usage: go run ./e2e/bench [-rounds 5] [-time 4s] [-servers floor,nodedns,…]
 package main
 
 import (
@@ -46,11 +46,12 @@ func firstArg() string {
 
 // options are what the command line says.
 type options struct {
-	Rounds  int           // rounds over all servers; each figure is their median
-	Seconds time.Duration // length of one load run
-	Servers []string      // rows, in the order of the table
-	Bin     string        // nodedns-cache; empty: built from this tree
-	JSON    string        // where the figures go
+	Rounds   int           // rounds over all servers; each figure is their median
+	Seconds  time.Duration // length of one load run
+	Servers  []string      // rows, in the order of the table
+	Bin      string        // nodedns-cache; empty: built from this tree
+	Programs string        // folder of the programs built for the bench
+	JSON     string        // where the figures go
 }
 
 func run() error {

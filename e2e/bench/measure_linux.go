@@ -81,7 +81,7 @@ func measureOne(ctx context.Context, o options, dir string, round int, name stri
 	if err := up.awaitAnswer(upstreamAddr); err != nil {
 		return s, err
 	}
-	argv, err := p.configure(dir, filepath.Dir(o.Bin))
+	argv, err := p.configure(dir, o)
 	if err != nil {
 		return s, err
 	}

@@ -9,10 +9,10 @@ import (
 // A peer is one row: how to configure and start a server that listens on
 // serverAddr, forwards cluster.local to upstreamAddr and caches.
 type peer struct {
-	// Config is written to Dir/config with %[1]s = directory; empty: none.
+	// Config is the text of the configuration file; empty: none.
 	Config string
-	// Argv with %[1]s = the folder of programs, %[2]s = the config file.
-	Argv func(bin, config string) []string
+	// Argv is the command line; config is the file that holds Config.
+	Argv func(o options, config string) []string
 }
 
 const (
@@ -47,8 +47,8 @@ func corefile(extra string) string {
 `
 }
 
-func nodedns(bin, config string) []string {
-	return []string{filepath.Join(bin, "nodedns-cache"), "-conf", config, "-localip", serverIP,
+func nodedns(o options, config string) []string {
+	return []string{o.Bin, "-conf", config, "-localip", serverIP,
 		"-setupinterface=false", "-setupiptables=false"}
 }
 
@@ -56,7 +56,7 @@ func nodedns(bin, config string) []string {
 // can; dnsmasq forwards over the transport of the question, so over UDP.
 func peers() map[string]peer {
 	return map[string]peer{
-		"floor": {Argv: func(string, string) []string { return []string{self(), "floor", serverAddr} }},
+		"floor": {Argv: func(options, string) []string { return []string{self(), "floor", serverAddr} }},
 		"nodedns": {
 			Config: corefile(""),
 			Argv:   nodedns,
@@ -67,8 +67,8 @@ func peers() map[string]peer {
 		},
 		"coredns": {
 			Config: corefile(""),
-			Argv: func(bin, config string) []string {
-				return []string{filepath.Join(bin, "coredns"), "-conf", config}
+			Argv: func(o options, config string) []string {
+				return []string{filepath.Join(o.Programs, "coredns"), "-conf", config}
 			},
 		},
 		"unbound": {
@@ -100,10 +100,10 @@ forward-zone:
   name: "."
   forward-addr: ` + upstreamIP + `
 `,
-			Argv: func(_, config string) []string { return []string{"/usr/sbin/unbound", "-d", "-c", config} },
+			Argv: func(_ options, config string) []string { return []string{"/usr/sbin/unbound", "-d", "-c", config} },
 		},
 		"dnsmasq": {
-			Argv: func(string, string) []string {
+			Argv: func(options, string) []string {
 				return []string{"/usr/sbin/dnsmasq", "-k", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
 					"--listen-address=" + serverIP, "--bind-interfaces", "--port=" + serverPort, "--cache-size=10000",
 					"--server=" + upstreamIP, "--dns-forward-max=10000", "--pid-file=", "--user=root", "--log-facility=/dev/null"}
@@ -117,7 +117,7 @@ pc = newPacketCache(20000, {maxTTL=30})
 getPool(""):setCache(pc)
 setSecurityPollSuffix("")
 `,
-			Argv: func(_, config string) []string {
+			Argv: func(_ options, config string) []string {
 				return []string{"/usr/bin/dnsdist", "--supervised", "--disable-syslog", "-C", config}
 			},
 		},
@@ -133,12 +133,12 @@ func self() string {
 }
 
 // configure writes p's configuration and returns the argv that starts it.
-func (p peer) configure(dir, bin string) ([]string, error) {
+func (p peer) configure(dir string, o options) ([]string, error) {
 	file := filepath.Join(dir, "config")
 	if p.Config != "" {
 		if err := os.WriteFile(file, []byte(p.Config), 0o644); err != nil {
 			return nil, fmt.Errorf("writing configuration: %w", err)
 		}
 	}
-	return p.Argv(bin, file), nil
+	return p.Argv(o, file), nil
 }
