@@ -1,0 +1,85 @@
+package store
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+// Kind tells which of the two capacities an answer counts against.
+type Kind uint8
+
+// The kinds, named as in the cache directive.
+const (
+	Success Kind = iota
+	Denial
+
+	kinds
+)
+
+// String returns the name used in metric labels.
+func (k Kind) String() string {
+	if k == Denial {
+		return "denial"
+	}
+	return "success"
+}
+
+// Entry is an answer with its lifetime. The answer never changes; a new answer to the
+// same question is a new Entry. What does change are notes about its use, all atomic.
+type Entry struct {
+	wire.Answer
+
+	chain  atomic.Pointer[Entry] // next in the bucket
+	stored time.Duration         // on the store's clock
+	life   uint32                // seconds
+	tag    uint32                // bits of the hash, to pass over strangers in the bucket
+	kind   Kind
+
+	visited atomic.Bool
+	uses    atomic.Uint64 // time of the last counted use (seconds, upper half) and their number
+	retry   atomic.Int64  // when a refresh may be tried; math.MaxInt64 while one runs
+
+	newer, older *Entry // in the order of arrival; the store's mutex guards them
+}
+
+// Kind returns the kind under which e is kept.
+func (e *Entry) Kind() Kind { return e.kind }
+
+// Age returns the time since e was stored.
+func (e *Entry) Age(now time.Duration) time.Duration { return now - e.stored }
+
+// Life returns the lifetime that e was stored with.
+func (e *Entry) Life() time.Duration { return time.Duration(e.life) * time.Second }
+
+// Left returns what remains of the lifetime; zero or less once it has ended.
+func (e *Entry) Left(now time.Duration) time.Duration { return e.Life() - e.Age(now) }
+
+// Use counts a use, up to enough, and returns the number. After a gap without any use
+// counting begins anew.
+func (e *Entry) Use(now, gap time.Duration, enough uint32) uint32 {
+	sec := uint64(now / time.Second)
+	old := e.uses.Load()
+	last, n := old>>32, uint32(old)
+	if time.Duration(sec-last)*time.Second > gap && n > 0 {
+		n = 0
+	}
+	if n >= enough && last == sec {
+		return n // nothing to note: a hot entry must not make cores fight over it
+	}
+	n = min(n+1, enough)
+	e.uses.CompareAndSwap(old, sec<<32|uint64(n))
+	return n
+}
+
+// BeginRefresh tells whether the caller may refresh e: nobody else does, and the last
+// failure is long enough ago. Who gets true must call EndRefresh.
+func (e *Entry) BeginRefresh(now time.Duration) bool {
+	at := e.retry.Load()
+	return at <= int64(now) && e.retry.CompareAndSwap(at, math.MaxInt64)
+}
+
+// EndRefresh ends a refresh and forbids another before the given time.
+func (e *Entry) EndRefresh(before time.Duration) { e.retry.Store(int64(before)) }
