@@ -1,0 +1,242 @@
+package readiness
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// SetNode takes in a Node as it is now. The Tracker keeps the object; nobody may change it any more.
+func (t *Tracker) SetNode(object *corev1.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.nodeLocked(object.Name)
+	if n.object != nil && n.object.Status.NodeInfo.BootID != object.Status.NodeInfo.BootID {
+		n.forgetBoot()
+	}
+	relevant := n.object == nil || !samePlace(n.object, object)
+	n.object = object
+	if relevant {
+		t.placeLocked(n)
+		t.version++
+	}
+	t.judgeLocked(n)
+	t.settleLocked()
+}
+
+// DeleteNode forgets a Node.
+func (t *Tracker) DeleteNode(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.nodes[name]
+	if n == nil || n.object == nil {
+		return
+	}
+	n.object = nil
+	t.placeLocked(n)
+	t.version++
+	if len(n.pods) == 0 {
+		delete(t.nodes, name)
+	}
+	t.settleLocked()
+}
+
+// SetPod takes in a cache Pod as it is now.
+func (t *Tracker) SetPod(pod *corev1.Pod) {
+	if pod.Spec.NodeName == "" {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.nodeLocked(pod.Spec.NodeName)
+	state := podState{ready: podReady(pod), life: podLife(pod)}
+	if old, ok := n.pods[pod.UID]; ok && old.life == state.life {
+		state.staleUntil = old.staleUntil
+	}
+	n.pods[pod.UID] = state
+	t.judgeLocked(n)
+	t.settleLocked()
+}
+
+// DeletePod forgets a cache Pod.
+func (t *Tracker) DeletePod(pod *corev1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.nodes[pod.Spec.NodeName]
+	if n == nil {
+		return
+	}
+	delete(n.pods, pod.UID)
+	t.judgeLocked(n)
+	if n.object == nil && len(n.pods) == 0 {
+		delete(t.nodes, n.name)
+	}
+	t.settleLocked()
+}
+
+// ReadySinceBoot tells whether a cache on that node is ready at this moment, and has become so since the node booted.
+func (t *Tracker) ReadySinceBoot(name string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := t.nodes[name]
+	return t.synced && n != nil && n.object != nil && n.ready()
+}
+
+func (t *Tracker) nodeLocked(name string) *node {
+	n := t.nodes[name]
+	if n == nil {
+		n = &node{name: name, index: -1, pods: map[types.UID]podState{}}
+		t.nodes[name] = n
+	}
+	return n
+}
+
+// placeLocked takes n into the counts or out of them.
+func (t *Tracker) placeLocked(n *node) {
+	t.uncountLocked(n)
+	if n.object == nil || !hostsCache(n.object) {
+		return
+	}
+	n.index = len(t.order)
+	t.order = append(t.order, n)
+	n.open = plainlyOpen(n.object)
+	if n.open {
+		t.open++
+	}
+	if !n.usable {
+		t.countDownLocked(n)
+	}
+}
+
+func (t *Tracker) uncountLocked(n *node) {
+	if n.index < 0 {
+		return
+	}
+	last := t.order[len(t.order)-1]
+	t.order[n.index] = last
+	last.index = n.index
+	t.order[len(t.order)-1] = nil
+	t.order = t.order[:len(t.order)-1]
+	n.index = -1
+	if _, is := t.down[n]; is {
+		delete(t.down, n)
+		if n.open {
+			t.openDown--
+		}
+	}
+	if n.open {
+		t.open--
+	}
+	n.open = false
+}
+
+func (t *Tracker) countDownLocked(n *node) {
+	t.down[n] = struct{}{}
+	if n.open {
+		t.openDown++
+	}
+}
+
+// judgeLocked decides anew whether n is usable.
+func (t *Tracker) judgeLocked(n *node) {
+	ready := n.ready()
+	switch {
+	case ready && n.object != nil:
+		n.readyBoot, n.lost = n.object.Status.NodeInfo.BootID, time.Time{}
+	case !ready && n.usable && n.lost.IsZero():
+		n.lost = time.Now()
+	}
+	usable := ready
+	if !ready && !n.lost.IsZero() && n.object != nil && n.readyBoot == n.object.Status.NodeInfo.BootID {
+		usable = time.Since(n.lost) < t.cfg.Grace
+	}
+	if usable == n.usable {
+		return
+	}
+	n.usable = usable
+	if n.index < 0 {
+		return
+	}
+	t.version++
+	if !usable {
+		t.countDownLocked(n)
+		return
+	}
+	delete(t.down, n)
+	if n.open {
+		t.openDown--
+	}
+}
+
+// ready tells whether any cache Pod of the node is ready in this boot.
+func (n *node) ready() bool {
+	for _, p := range n.pods {
+		if p.ready && (p.staleUntil.IsZero() || time.Now().After(p.staleUntil)) {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetBoot is called when the node has booted anew: its address and rules are gone, and whatever its Pods' status
+// says was true of the boot before.
+func (n *node) forgetBoot() {
+	n.readyBoot, n.lost = "", time.Time{}
+	for uid, p := range n.pods {
+		p.staleUntil = time.Now().Add(staleFor)
+		n.pods[uid] = p
+	}
+}
+
+// hostsCache tells whether a node cache can run on the node at all.
+func hostsCache(object *corev1.Node) bool {
+	if object.Labels[corev1.LabelOSStable] == "windows" || object.Status.NodeInfo.OperatingSystem == "windows" {
+		return false
+	}
+	return object.Labels["type"] != "virtual-kubelet"
+}
+
+// plainlyOpen tells whether a Pod that tolerates nothing may be put there.
+func plainlyOpen(object *corev1.Node) bool {
+	if object.Spec.Unschedulable {
+		return false
+	}
+	for i := range object.Spec.Taints {
+		if keepsOut(&object.Spec.Taints[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func keepsOut(taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+}
+
+// podReady tells whether the Pod's Ready condition holds. A Pod on its way out has left service already.
+func podReady(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil {
+		return false
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// podLife changes with the container and with each turn of the Ready condition.
+func podLife(pod *corev1.Pod) string {
+	var life string
+	for i := range pod.Status.ContainerStatuses {
+		life += pod.Status.ContainerStatuses[i].ContainerID + " "
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
+			life += c.LastTransitionTime.UTC().Format(time.RFC3339)
+		}
+	}
+	return life
+}
