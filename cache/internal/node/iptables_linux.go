@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
+)
+
+// tables is what the node room needs of iptables, for one family. A fake stands in for it in tests.
+type tables interface {
+	// List gives a chain as iptables -S prints it.
+	List(table, chain string) ([]string, error)
+	Insert(table, chain string, pos int, spec ...string) error
+	// Delete removes the first rule that reads as spec.
+	Delete(table, chain string, spec ...string) error
+	// Try says whether the kernel and the command take the rule, without any packet meeting it.
+	Try(table string, spec ...string) error
+	// EndTry removes what a Try that was killed left behind; no error if there is nothing.
+	EndTry(table string) error
+	// Generation changes whenever rules of the family change; some other changes may change it too. It costs a system
+	// call, no command.
+	Generation() (string, error)
+}
+
+// scratch is the chain in which Try tries rules. Nothing jumps to it.
+const scratch = "NODEDNS-TRY"
+
+// command is tables through an iptables command of one flavour and family.
+type command struct {
+	*iptables.IPTables
+	fam     family
+	flavour Flavour
+}
+
+// newCommand takes the iptables command at path.
+func newCommand(path string, fam family, flavour Flavour, wait time.Duration) (*command, error) {
+	proto := iptables.ProtocolIPv4
+	if fam == v6 {
+		proto = iptables.ProtocolIPv6
+	}
+	ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Path(path), iptables.Timeout(int(max(wait, time.Second)/time.Second)))
+	if err != nil {
+		return nil, fmt.Errorf("running %s: %w", path, err)
+	}
+	return &command{IPTables: ipt, fam: fam, flavour: flavour}, nil
+}
+
+// Try implements tables.
+func (c *command) Try(table string, spec ...string) error {
+	// A predecessor may have been killed here: the chain may exist, with rules in it.
+	if err := c.ClearChain(table, scratch); err != nil {
+		return err
+	}
+	err := c.Append(table, scratch, spec...)
+	return errors.Join(err, c.ClearAndDeleteChain(table, scratch))
+}
+
+// EndTry implements tables.
+func (c *command) EndTry(table string) error {
+	ok, err := c.ChainExists(table, scratch)
+	if err != nil || !ok {
+		return err
+	}
+	return c.ClearAndDeleteChain(table, scratch)
+}
+
+// Generation implements tables.
+func (c *command) Generation() (string, error) {
+	if c.flavour == NFT {
+		return nftGeneration()
+	}
+	return legacyGeneration(c.fam)
+}
+
+// lockBusy says whether err means that somebody else holds the xtables lock.
+func lockBusy(err error) bool {
+	if err == nil {
+		return false
+	}
+	s := err.Error()
+	return strings.Contains(s, "xtables lock") || strings.Contains(s, "Resource temporarily unavailable")
+}
+
+// unsupported says whether err means that the kernel has no such thing as was to be removed.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
+}
+
+// gone says whether err means that what was to be deleted is not there.
+func gone(err error) bool {
+	var e *iptables.Error
+	return errors.As(err, &e) && e.IsNotExist()
+}
+
+// explain adds to an error of iptables what to do about it.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	s := err.Error()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("%w: install iptables into the image, or switch the rules off", err)
+	case strings.Contains(s, "you must be root"), strings.Contains(s, "Operation not permitted"), strings.Contains(s, "Permission denied"):
+		return fmt.Errorf("%w: the capabilities NET_ADMIN and, for legacy iptables, NET_RAW are needed", err)
+	case strings.Contains(s, "can't open lock file"):
+		return fmt.Errorf("%w: mount the host's /run/xtables.lock, a file (hostPath type FileOrCreate), writable", err)
+	case strings.Contains(s, "Table does not exist"), strings.Contains(s, "can't initialize iptables table"):
+		return fmt.Errorf("%w: this kernel lacks the table; load its module on the host", err)
+	}
+	return err
+}
+
+// patiently calls do until it succeeds, fails for another reason than the xtables lock, or ctx ends. The pauses grow.
+func (n *Node) patiently(ctx context.Context, do func() error) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := do()
+		if !lockBusy(err) {
+			return explain(err)
+		}
+		n.m.lockWaits.Inc()
+		select {
+		case <-ctx.Done():
+			return errors.Join(explain(err), ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Times of the keeper.
+const (
+	glance    = time.Second           // between two looks at what costs next to nothing
+	settle    = 20 * time.Millisecond // after an event: changes come in swarms
+	modeEvery = 10 * time.Second      // between two questions to kube-proxy
+)
+
+// Run keeps the node as it should be and in service while proof holds. When ctx ends it takes the node out of service
+// and returns nil.
+func (n *Node) Run(ctx context.Context, proof Proof) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { n.keep(ctx) })
+	n.lead(ctx, proof)
+	wg.Wait()
+	return nil
+}
+
+// lead renews the lease while the proof holds. Nothing here waits for iptables, except at LevelPlain.
+func (n *Node) lead(ctx context.Context, proof Proof) {
+	tick := time.NewTicker(n.cfg.Renew)
+	defer tick.Stop()
+	defer n.leave()
+	n.m.serving(false)
+	var last time.Time // of the last renewal
+	for {
+		// A proof that takes longer than this comes too late to renew in time.
+		proving, cancel := context.WithTimeout(ctx, n.cfg.Lease-n.cfg.Renew)
+		err := proof.Prove(proving)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			n.m.unproved.Inc()
+			n.log.Warn("the cache did not prove that it answers; not renewing the lease", "error", err.Error())
+		} else if n.renew() {
+			last = time.Now()
+			n.setInService(true)
+		}
+		if !last.IsZero() && time.Since(last) >= n.cfg.Lease {
+			last = time.Time{}
+			n.drop() // where the kernel keeps the time this is no news to it
+			n.setInService(false)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// leases gives the leases with their sides' addresses.
+func (n *Node) leases() []*side {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []*side
+	for _, s := range n.sides {
+		if s.lease != nil {
+			out = append(out, &side{fam: s.fam, lease: s.lease})
+		}
+	}
+	return out
+}
+
+// renew renews the lease of every family; false if none could be.
+func (n *Node) renew() bool {
+	var errs []error
+	done := n.cfg.SkipRules // without rules clients come to us by the address alone
+	addrs := n.served()
+	for _, s := range n.leases() {
+		err := s.lease.Renew(s.fam.of(addrs), n.cfg.Lease)
+		if errors.Is(err, unix.ENOENT) {
+			// Somebody destroyed the set; rules that refer to it cannot be there either.
+			if err = n.kernel.EnsureSet(s.fam.setName(n.cfg.Link), s.fam, n.cfg.Lease); err == nil {
+				n.m.repairs.WithLabelValues("set").Inc()
+				err = s.lease.Renew(s.fam.of(addrs), n.cfg.Lease)
+			}
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		done = true
+		n.m.renewals.Inc()
+	}
+	_ = n.problems.note(stepLease, 0, errors.Join(errs...))
+	return done
+}
+
+// drop ends the lease of every family.
+func (n *Node) drop() {
+	for _, s := range n.leases() {
+		if err := s.lease.Drop(s.fam.of(n.served())); err != nil {
+			_ = n.problems.fail(stepLease, s.fam, err)
+		}
+	}
+}
+
+func (n *Node) leave() {
+	n.drop()
+	n.setInService(false)
+}
+
+// keep puts back what is taken away, until ctx ends.
+func (n *Node) keep(ctx context.Context) {
+	watch, err := n.links.Watch(ctx)
+	if err != nil {
+		n.log.Warn("no events from the kernel; looking each second instead", "error", err.Error())
+	}
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	var next, full, mode time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-watch:
+			if !ok {
+				watch = nil
+				continue
+			}
+			if !pause(ctx, settle) {
+				return
+			}
+			n.keepLink()
+		case <-tick.C:
+			now := time.Now()
+			if len(n.cfg.ModeAt) > 0 && now.Sub(mode) >= modeEvery {
+				mode = now
+				n.keepMode(ctx)
+			}
+			n.keepLink()
+			due := now.Sub(full) >= n.cfg.Sync
+			if now.Before(next) || !due && !n.changed() {
+				continue
+			}
+			spent := n.keepRules(ctx)
+			n.m.checkTimes.Observe(spent.Seconds())
+			full, next = now, nextCheck(now, spent)
+		}
+	}
+}
+
+// pause waits; false if ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// keepLink puts link, addresses and routes back.
+func (n *Node) keepLink() {
+	if n.cfg.SkipLink {
+		return
+	}
+	n.work.Lock()
+	defer n.work.Unlock()
+	// Only what is bound: an address that could not be set up at start has no socket now.
+	n.applyLink(n.Addrs(), false)
+}
+
+// changed says whether the rules may have changed since they were last complete.
+func (n *Node) changed() bool {
+	n.work.Lock()
+	defer n.work.Unlock()
+	for _, s := range n.sides {
+		if s.tables == nil || s.level == 0 || s.generation == "" {
+			return true
+		}
+		if now, err := s.tables.Generation(); err != nil || now != s.generation {
+			return true
+		}
+	}
+	return false
+}
+
+// keepRules checks every rule and puts back what is missing. It returns the CPU time that took, commands included.
+func (n *Node) keepRules(ctx context.Context) time.Duration {
+	if n.cfg.SkipRules {
+		return 0
+	}
+	n.work.Lock()
+	defer n.work.Unlock()
+	before := cpuTime()
+	for _, s := range n.sides {
+		if s.lease != nil {
+			repaired, err := s.lease.Check()
+			if repaired {
+				n.m.repairs.WithLabelValues("owner").Inc()
+			}
+			_ = n.problems.note(stepOwner, s.fam, err)
+		}
+		_ = n.armSide(ctx, s) // noted step by step
+	}
+	return cpuTime() - before
+}
+
+// cpuTime is the CPU time of the commands that have ended; the time of our own threads is small beside it and cannot be
+// told apart from the cache's.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// keepMode asks kube-proxy for its mode again and follows a change.
+func (n *Node) keepMode(ctx context.Context) {
+	mode, err := DetectMode(ctx, n.cfg.ModeAt)
+	if err != nil || mode == n.Mode() {
+		return // a kube-proxy that restarts does not answer: the last answer holds
+	}
+	n.work.Lock()
+	defer n.work.Unlock()
+	before := n.leases()
+	n.mu.Lock()
+	was, bound := n.mode, n.addrs
+	n.mode = mode
+	served := n.servedLocked()
+	// What is bound can only become less while running; more comes with the next start.
+	n.addrs = nil
+	var lost []netip.Addr
+	for _, a := range bound {
+		if contains(served, a) {
+			n.addrs = append(n.addrs, a)
+		} else {
+			lost = append(lost, a)
+		}
+	}
+	n.mu.Unlock()
+	n.m.mode.WithLabelValues(string(was)).Set(0)
+	n.m.mode.WithLabelValues(string(mode)).Set(1)
+	n.log.Warn("kube-proxy changed its mode; the backstop follows now, new addresses to serve come with the next start",
+		"was", string(was), "is", string(mode))
+	for _, s := range before {
+		if err := s.lease.Drop(s.fam.of(lost)); err != nil {
+			_ = n.problems.fail(stepLease, s.fam, err)
+		}
+	}
+	for _, s := range n.sides {
+		s.generation = "" // the rules are looked at with the next tick
+	}
+	if n.cfg.SkipLink {
+		return
+	}
+	for _, a := range lost {
+		_ = n.problems.note(stepAddress, familyOf(a), n.dropAddr(a))
+	}
+}
