@@ -72,11 +72,12 @@ func (p *printer) block(b *Block) {
 	for _, z := range b.Zones {
 		keys = append(keys, z.Name+":"+strconv.Itoa(int(z.Port)))
 	}
-	p.braces(keys, func(p *printer) {
-		for _, name := range directives() {
-			p.directive(b, name)
-		}
-	})
+	in := printer{depth: 1}
+	for _, name := range directives() {
+		in.directive(b, name)
+	}
+	p.line(append(keys, "{")...)
+	p.b.WriteString(in.b.String() + "}\n")
 }
 
 func (p *printer) directive(b *Block, name string) {
