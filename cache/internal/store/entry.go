@@ -83,3 +83,7 @@ func (e *Entry) BeginRefresh(now time.Duration) bool {
 
 // EndRefresh ends a refresh and forbids another before the given time.
 func (e *Entry) EndRefresh(before time.Duration) { e.retry.Store(int64(before)) }
+
+// Resting tells whether a refresh runs or failed so lately that BeginRefresh would
+// refuse.
+func (e *Entry) Resting(now time.Duration) bool { return e.retry.Load() > int64(now) }

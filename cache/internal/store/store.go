@@ -142,6 +142,24 @@ func (s *Store) makeRoomLocked(spared *Entry, now time.Duration) {
 	}
 }
 
+// Remove takes out the entry for the question of a, if there is one.
+func (s *Store) Remove(a *wire.Answer) {
+	h := s.hash(maphash.String(s.seed, a.Question()), a.Variant())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slot, e := s.findLocked(h, a); e != nil {
+		s.removeLocked(slot, e)
+	}
+}
+
+// removeLocked takes out e, to which slot points.
+func (s *Store) removeLocked(slot *atomic.Pointer[Entry], e *Entry) {
+	slot.Store(e.chain.Load())
+	s.queues[e.kind].remove(e)
+	s.bytes -= int64(e.Size())
+	s.lens[e.kind].Add(-1)
+}
+
 func (s *Store) evictLocked(k Kind, spared *Entry, now time.Duration) bool {
 	victim := s.queues[k].victim(spared, func(e *Entry) bool {
 		return e.Left(now)+s.cfg.Stale <= 0
@@ -150,17 +168,8 @@ func (s *Store) evictLocked(k Kind, spared *Entry, now time.Duration) bool {
 		return false
 	}
 	h := s.hash(maphash.String(s.seed, victim.Question()), victim.Variant())
-	for slot := &s.buckets[h&s.mask]; ; {
-		e := slot.Load()
-		if e == victim {
-			slot.Store(e.chain.Load())
-			break
-		}
-		slot = &e.chain
-	}
-	s.queues[k].remove(victim)
-	s.bytes -= int64(victim.Size())
-	s.lens[k].Add(-1)
+	slot, _ := s.findLocked(h, &victim.Answer)
+	s.removeLocked(slot, victim)
 	s.evictions[k].Add(1)
 	return true
 }

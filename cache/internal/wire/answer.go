@@ -79,11 +79,6 @@ func (a *Answer) Rcode() Rcode { return a.rcode }
 // Size returns the octets of memory that the answer holds besides itself.
 func (a *Answer) Size() int { return len(a.packed) }
 
-// Status returns an answer to q without records.
-func (q *Query) Status(rcode Rcode) Answer {
-	return Answer{packed: string(q.Question()), qlen: uint16(q.qlen), rcode: rcode, variant: q.variant}
-}
-
 // Terms are the terms of one reply.
 type Terms struct {
 	// Age is subtracted from every TTL, in seconds.
@@ -222,4 +217,9 @@ func ageField(field []byte, t Terms) {
 		ttl = 0
 	}
 	binary.BigEndian.PutUint32(field, ttl)
+}
+
+// NewStatus returns an answer to question without records.
+func NewStatus(question []byte, variant Variant, rcode Rcode) Answer {
+	return Answer{packed: string(question), qlen: uint16(len(question)), rcode: rcode, variant: variant}
 }

@@ -18,22 +18,26 @@ const (
 // The types and classes that are treated in a special way; any other number passes
 // through as it is (RFC 3597).
 const (
-	TypeA     = 1
-	TypeNS    = 2
-	TypeCNAME = 5
-	TypeSOA   = 6
-	TypePTR   = 12
-	TypeMX    = 15
-	TypeTXT   = 16
-	TypeAAAA  = 28
-	TypeSRV   = 33
-	TypeDNAME = 39
-	TypeOPT   = 41
-	TypeDS    = 43
-	TypeRRSIG = 46
-	TypeNSEC  = 47
-	TypeNSEC3 = 50
-	TypeANY   = 255
+	TypeA      = 1
+	TypeNS     = 2
+	TypeCNAME  = 5
+	TypeSOA    = 6
+	TypePTR    = 12
+	TypeMX     = 15
+	TypeTXT    = 16
+	TypeAAAA   = 28
+	TypeSRV    = 33
+	TypeNAPTR  = 35
+	TypeDNAME  = 39
+	TypeOPT    = 41
+	TypeDS     = 43
+	TypeRRSIG  = 46
+	TypeNSEC   = 47
+	TypeDNSKEY = 48
+	TypeNSEC3  = 50
+	TypeSVCB   = 64
+	TypeHTTPS  = 65
+	TypeANY    = 255
 
 	typeNXNAME = 128
 	typeTKEY   = 249

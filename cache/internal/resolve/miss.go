@@ -1,0 +1,118 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/store"
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+// resolve answers q, upstream if need be.
+func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire.Origin) (reply []byte, how source) {
+	if z.cfg.QueryLog != nil {
+		start := time.Now()
+		defer func() { z.logQuery(q, from, reply, time.Since(start)) }()
+	}
+	s := z.cacheFor(q.Name())
+	var old *store.Entry // may be given if upstream fails
+	if s != nil {
+		now := s.Now()
+		e := s.Get(q.Question(), q.Variant())
+		if e != nil {
+			switch z.state(e, now) {
+			case fresh:
+				// Another client's question brought it meanwhile.
+				reply, how, _ = z.fromEntry(dst, q, from, e, now)
+				return reply, how
+			case stale:
+				old = e
+			}
+		}
+	}
+	if z.cut != nil && s != nil {
+		if reply = z.learnCut(ctx, dst, q, from, s); reply != nil {
+			return reply, hitDenial
+		}
+	}
+	if old != nil {
+		return z.resolveStale(ctx, dst, q, from, old)
+	}
+	out := z.ask(ctx, s, q.Question(), q.Variant(), from)
+	return z.fromOutcome(dst, q, from, out)
+}
+
+// resolveStale answers q for which old may be given.
+func (z *Zone) resolveStale(ctx context.Context, dst []byte, q *wire.Query, from wire.Origin, old *store.Entry) ([]byte, source) {
+	now := z.store.Now()
+	if !z.cfg.Cache.Stale.Verify {
+		z.refresh(old, false)
+	} else if !old.Resting(now) {
+		if done := z.refresh(old, false); done != nil {
+			timer := time.NewTimer(z.cfg.Cache.Stale.VerifyTimeout)
+			defer timer.Stop()
+			select {
+			case out := <-done:
+				if out.err == nil && !out.failed {
+					return z.fromOutcome(dst, q, from, out)
+				}
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+		}
+	}
+	reply, how, _ := z.fromStale(dst, q, from, old)
+	return reply, how
+}
+
+// fromOutcome issues what an upstream or a local answerer said, or why there is nothing.
+func (z *Zone) fromOutcome(dst []byte, q *wire.Query, from wire.Origin, out *outcome) ([]byte, source) {
+	if out.err == nil {
+		return out.answer.AppendReply(dst, q, z.terms(from)), out.how
+	}
+	return q.AppendStatus(dst, wire.ServFail, explain(out.err)), bySelf
+}
+
+// explain returns the extended error for what a question failed of.
+func explain(err error) wire.EDE {
+	switch {
+	case errors.Is(err, wire.ErrNoUpstream), errors.Is(err, wire.ErrLoop):
+		return wire.EDENoReachable
+	case errors.Is(err, wire.ErrBusy):
+		return wire.EDENotReady
+	}
+	return wire.EDENetworkError
+}
+
+// ask returns the outcome of a question, joining those who ask the same.
+func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
+	if out := z.askLocal(s, question, variant, from); out != nil {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, z.cfg.Timeout)
+	defer cancel()
+	key := string(append(question[:len(question):len(question)], byte(variant)))
+	for {
+		fl, leader := z.flights.join(key, z.cfg.MaxInflight)
+		if fl == nil {
+			z.extra.busy.Add(1)
+			return &outcome{err: wire.ErrBusy}
+		}
+		if leader {
+			out := z.fetch(ctx, s, question, variant)
+			z.flights.land(key, fl, out)
+			return out
+		}
+		select {
+		case <-fl.done:
+			// A leader whose own client went away tells nothing about the question.
+			if errors.Is(fl.out.err, context.Canceled) && ctx.Err() == nil {
+				continue
+			}
+			return fl.out
+		case <-ctx.Done():
+			return &outcome{err: ctx.Err()}
+		}
+	}
+}
