@@ -55,7 +55,7 @@ func Node() []Part {
 		// Without the tag, runc refuses every container with a seccomp profile.
 		{Name: "runc", Module: "runc", Package: "github.com/opencontainers/runc", Tags: "seccomp", CGO: true, Cold: 15 * time.Second},
 		cni("main", "bridge"), cni("main", "loopback"), cni("ipam", "host-local"), cni("meta", "portmap"),
-		{Name: "bed-agent", Package: "./e2e/agent", Cold: 2 * time.Second},
+		{Name: "bed-init", Package: "./e2e/nodeinit", Cold: 2 * time.Second},
 	}
 }
 

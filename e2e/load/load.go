@@ -1,0 +1,152 @@
+// Package load asks a DNS server open-loop: questions leave at a fixed rate whether or not earlier ones were answered,
+// each from a socket of its own, as programs on a node do that resolve a name each. A client that waits for an answer
+// before it asks again would hide an outage, since it asks nothing during it.
+//
+// It records for each question whether it was answered in time and by whom. Who answered is told by the name server
+// identifier (RFC 5001): each question asks for it, the cluster DNS server (its plugin nsid) gives its own, and the
+// cache, which strips options that are meant for one hop only, gives none.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Config says what to ask.
+type Config struct {
+	// Server is the address and port that is asked, and the only one: this measures failover, so there is no fallback.
+	Server netip.AddrPort
+	// Network is udp or tcp.
+	Network string
+	// Names are asked in turn, type A.
+	Names []string
+	// Rate is in questions a second.
+	Rate int
+	// Deadline is how long a question waits for its answer.
+	Deadline time.Duration
+	// Limit ends the load, however long the caller lets it run.
+	Limit time.Duration
+}
+
+// Validate returns all problems joined.
+func (c Config) Validate() error {
+	var problems []error
+	if !c.Server.IsValid() {
+		problems = append(problems, errors.New("server: no address"))
+	}
+	if c.Network != "udp" && c.Network != "tcp" {
+		problems = append(problems, fmt.Errorf("network: %q is neither udp nor tcp", c.Network))
+	}
+	if len(c.Names) == 0 {
+		problems = append(problems, errors.New("names: none"))
+	}
+	if c.Rate < 1 || c.Rate > 10_000 {
+		problems = append(problems, fmt.Errorf("rate: %d a second is not between 1 and 10,000", c.Rate))
+	}
+	if c.Deadline <= 0 {
+		problems = append(problems, errors.New("deadline: not positive"))
+	}
+	if c.Limit <= 0 || c.Limit > 10*time.Minute {
+		problems = append(problems, fmt.Errorf("limit: %s is not between 0 and 10 minutes", c.Limit))
+	}
+	return errors.Join(problems...)
+}
+
+// Run asks until ctx ends or Limit has passed, waits for the questions under way, and returns what happened.
+func Run(ctx context.Context, c Config) (Result, error) {
+	if err := c.Validate(); err != nil {
+		return Result{}, fmt.Errorf("load: %w", err)
+	}
+	var (
+		start   = time.Now()
+		step    = time.Second / time.Duration(c.Rate)
+		end     = int(c.Limit / step)
+		answers = make([]Answer, end)
+		wg      sync.WaitGroup
+		sent    int
+	)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for sent < end {
+		// Against the start, not the last question: a late one does not slow down those after it.
+		timer.Reset(time.Until(start.Add(time.Duration(sent) * step)))
+		select {
+		case <-ctx.Done():
+			end = sent
+			continue
+		case <-timer.C:
+		}
+		answer, name := &answers[sent], c.Names[sent%len(c.Names)]
+		sent++
+		wg.Go(func() {
+			// The deadline of a question must not be cut short by the end of the load.
+			*answer = ask(context.WithoutCancel(ctx), c, name, start)
+		})
+	}
+	wg.Wait()
+	return summarize(c, answers[:sent], time.Since(start)), nil
+}
+
+// ask asks one question from a new socket.
+func ask(ctx context.Context, c Config, name string, start time.Time) Answer {
+	a := Answer{SentMS: milliseconds(time.Since(start))}
+	begin := time.Now()
+	by, err := exchange(ctx, c, name)
+	a.TookMS = milliseconds(time.Since(begin))
+	if err != nil {
+		a.Error = reason(err)
+		return a
+	}
+	a.By = by
+	return a
+}
+
+func exchange(ctx context.Context, c Config, name string) (by string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Deadline)
+	defer cancel()
+	q := new(dns.Msg)
+	q.SetQuestion(dns.Fqdn(name), dns.TypeA)
+	q.SetEdns0(1232, false)
+	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
+	client := &dns.Client{Net: c.Network, Timeout: c.Deadline}
+	conn, err := (&net.Dialer{}).DialContext(ctx, c.Network, c.Server.String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	r, _, err := client.ExchangeWithConnContext(ctx, q, &dns.Conn{Conn: conn})
+	if err != nil {
+		return "", err
+	}
+	if r.Rcode != dns.RcodeSuccess || len(r.Answer) == 0 {
+		return "", fmt.Errorf("%s, %d answers", dns.RcodeToString[r.Rcode], len(r.Answer))
+	}
+	if opt := r.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			if id, ok := o.(*dns.EDNS0_NSID); ok && id.Nsid != "" {
+				return ByClusterDNS, nil
+			}
+		}
+	}
+	return ByCache, nil
+}
+
+// reason shortens an error to what is worth counting.
+func reason(err error) string {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return "timeout"
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
