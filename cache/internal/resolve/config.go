@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
@@ -55,14 +56,17 @@ type ZoneConfig struct {
 	Last Local
 	// Rewrites change the name that is looked for; the client does not see it.
 	Rewrites []Rewrite
-	// LoadBalance turns the order of addresses from reply to reply.
+	// LoadBalance turns the order of addresses and mail exchangers from reply to reply.
 	LoadBalance bool
+	// Prefer puts addresses in these networks first. It has no effect without LoadBalance.
+	Prefer []netip.Prefix
 	// BufSize is the largest reply by UDP, in octets, from 512 to 4096. Zero means
 	// wire.EDNSSize.
 	BufSize int
-	// SearchCut answers what lies below a first label that does not exist in the
-	// cluster domain, see searchcut.go.
-	SearchCut bool
+	// SearchCut are the cluster domains, in presentation format, in which questions that
+	// only search lists bring about are answered from one denial; see cut.go. None means
+	// that this is not done.
+	SearchCut []string
 	// Timeout is how long a client may have to wait for its reply. Zero means 4.5 s:
 	// less than the 5 s of the usual stub resolvers.
 	Timeout time.Duration
@@ -72,8 +76,8 @@ type ZoneConfig struct {
 	// MaxRefresh is the most of them that nobody waits for: prefetch and the renewal of
 	// stale answers. Zero means 64.
 	MaxRefresh int
-	// QueryLog gets a record for each query. Nil means none; not nil costs speed.
-	QueryLog *slog.Logger
+	// QueryLog is called after each query. Nil means none; not nil costs speed.
+	QueryLog func(LogRecord)
 	// ErrorLog gets a record for a query that failed, at most ten a second. Nil means none.
 	ErrorLog *slog.Logger
 }
@@ -134,4 +138,7 @@ type StaleConfig struct {
 	// Recheck is how long to leave an upstream alone after it failed to renew an
 	// answer. Zero means 5 s.
 	Recheck time.Duration
+	// PreferPositive keeps an answer that may be given, stale or not, when upstream says
+	// that there is none (serve_stale_policy prefer_positive).
+	PreferPositive bool
 }

@@ -164,7 +164,7 @@ func (c *counters) count(q *wire.Query, reply []byte, from wire.Origin, how sour
 	}
 	l.requests[proto][family][typeSlot(q.Type)].Add(1)
 	l.responses[how][min(wire.ReplyRcode(reply), rcodeSlots-1)].Add(1)
-	l.asked[proto].observe(q.Len())
+	l.asked[proto].observe(len(q.Packet()))
 	l.replied[proto].observe(len(reply))
 	if q.DO() {
 		l.do.Add(1)

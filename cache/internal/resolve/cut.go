@@ -32,12 +32,19 @@ type cutLevel struct {
 	namespace bool // it is a label right below svc: a namespace, if anything
 }
 
-// cutLevels returns the levels for name in zone, top first, and how many there are.
-// All lie above name.
-func cutLevels(name, zone []byte) (levels [2]cutLevel, n int) {
-	if !wire.Under(name, zone) {
-		return levels, 0
+// levels returns the levels for name, top first, and how many there are. All lie above
+// name.
+func (c *cutter) levels(name []byte) (levels [2]cutLevel, n int) {
+	for _, zone := range c.zones {
+		if wire.Under(name, zone) {
+			return cutLevels(name, zone)
+		}
 	}
+	return levels, 0
+}
+
+// cutLevels returns the levels for a name in zone.
+func cutLevels(name, zone []byte) (levels [2]cutLevel, n int) {
 	// The labels right below the zone matter: remember the last four offsets.
 	var offs [4]int
 	count := 0
@@ -75,23 +82,13 @@ func levelQuestion(buf []byte, name []byte, off int) []byte {
 	return append(append(buf, name[off:]...), 0, wire.TypeA, 0, wire.ClassIN)
 }
 
-// cutZone returns the one of the zone's names that name lies in.
-func (z *Zone) cutZone(name []byte) []byte {
-	for _, n := range z.names {
-		if wire.Under(name, n) {
-			return n
-		}
-	}
-	return name
-}
-
 // findCut returns a fresh entry that settles q because a name above q's does not exist.
 func (z *Zone) findCut(s *store.Store, q *wire.Query, now time.Duration) *store.Entry {
 	if q.Class != wire.ClassIN {
 		return nil
 	}
 	name := q.Name()
-	levels, n := cutLevels(name, z.cutZone(name))
+	levels, n := z.cut.levels(name)
 	for _, level := range levels[:n] {
 		var buf [260]byte
 		e := s.Get(levelQuestion(buf[:0], name, level.off), q.Variant())
@@ -113,7 +110,7 @@ func (z *Zone) learnCut(ctx context.Context, dst []byte, q *wire.Query, from wir
 		return nil
 	}
 	name := q.Name()
-	levels, n := cutLevels(name, z.cutZone(name))
+	levels, n := z.cut.levels(name)
 	for _, level := range levels[:n] {
 		label := name[level.off+1 : level.off+1+int(name[level.off])]
 		if !z.cut.worthAsking(name[level.off:], label, level, now) {
@@ -125,7 +122,7 @@ func (z *Zone) learnCut(ctx context.Context, dst []byte, q *wire.Query, from wir
 		case out.err != nil || out.failed:
 			return nil // q itself may fare better
 		case out.answer.Cuts():
-			z.cut.denied(label, level, s.Now())
+			z.cut.denied(label, level)
 			t := z.terms(from)
 			t.EDE = wire.EDESynthesized
 			z.extra.cuts.Add(1)
@@ -146,6 +143,8 @@ const (
 
 // cutter remembers which names above others are worth asking for.
 type cutter struct {
+	zones [][]byte
+
 	mu sync.Mutex
 	// found has names that exist, with the time until which that is believed.
 	found map[string]time.Duration
@@ -157,8 +156,8 @@ type cutter struct {
 	outside map[string]struct{}
 }
 
-func newCutter() *cutter {
-	return &cutter{found: make(map[string]time.Duration), outside: make(map[string]struct{})}
+func newCutter(zones [][]byte) *cutter {
+	return &cutter{zones: zones, found: make(map[string]time.Duration), outside: make(map[string]struct{})}
 }
 
 // worthAsking tells whether to ask for the name at level, whose first label is label.
@@ -186,7 +185,7 @@ func (c *cutter) exists(name []byte, now time.Duration) {
 }
 
 // denied notes that label does not exist at level.
-func (c *cutter) denied(label []byte, level cutLevel, now time.Duration) {
+func (c *cutter) denied(label []byte, level cutLevel) {
 	if level.namespace {
 		return
 	}

@@ -92,7 +92,7 @@ func (z *Zone) fromEntry(dst []byte, q *wire.Query, from wire.Origin, e *store.E
 	if e.Kind() == store.Denial {
 		how = hitDenial
 	}
-	return e.AppendReply(dst, q, t), how, true
+	return z.issue(dst, q, &e.Answer, t), how, true
 }
 
 // fromStale issues an entry that has ended.
@@ -107,7 +107,7 @@ func (z *Zone) fromStale(dst []byte, q *wire.Query, from wire.Origin, e *store.E
 			t.EDE = wire.EDEStaleNXDomain
 		}
 	}
-	return e.AppendReply(dst, q, t), how, true
+	return z.issue(dst, q, &e.Answer, t), how, true
 }
 
 // fromCut issues a name error of a name above q's.
@@ -122,9 +122,19 @@ func (z *Zone) fromCut(dst []byte, q *wire.Query, from wire.Origin, e *store.Ent
 }
 
 func (z *Zone) terms(from wire.Origin) wire.Terms {
-	t := wire.Terms{Limit: z.cfg.BufSize, Transport: from.Transport}
-	if z.cfg.LoadBalance {
-		t.Rotate = z.turn.Add(1)
+	return wire.Terms{Limit: z.cfg.BufSize, Transport: from.Transport}
+}
+
+// issue appends the reply to q that a gives, with the addresses in another order from
+// time to time if so configured.
+func (z *Zone) issue(dst []byte, q *wire.Query, a *wire.Answer, t wire.Terms) []byte {
+	if !z.cfg.LoadBalance {
+		return a.AppendReply(dst, q, t)
 	}
-	return t
+	turn := z.turn.Add(1)
+	if q.Type == wire.TypeMX || len(z.cfg.Prefer) > 0 {
+		return a.AppendReordered(dst, q, t, turn, z.cfg.Prefer)
+	}
+	t.Rotate = turn
+	return a.AppendReply(dst, q, t)
 }

@@ -41,6 +41,8 @@ func (z *Zone) keep(s *store.Store, name []byte, r *wire.Reply) *outcome {
 		switch {
 		case r.Kind == wire.Failure:
 			return z.state(old, now) != gone && !isFailure(old.Rcode())
+		case kind == store.Denial && z.cfg.Cache.Stale.PreferPositive:
+			return old.Kind() == store.Success && z.state(old, now) != gone
 		case kind == store.Denial && !r.HasSOA:
 			return old.Kind() == store.Success && z.state(old, now) == fresh
 		}

@@ -8,20 +8,32 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
-// logQuery writes the record of the log directive.
+// LogRecord is what the log directive may say about a query. Query and Reply are the
+// packed messages; they are only valid during the call.
+type LogRecord struct {
+	Origin wire.Origin
+	Name   string // as asked for, in lower case, odd octets escaped
+	Type   string
+	Class  string
+	DO     bool
+	Rcode  wire.Rcode
+	Took   time.Duration
+	Query  []byte
+	Reply  []byte
+}
+
 func (z *Zone) logQuery(q *wire.Query, from wire.Origin, reply []byte, took time.Duration) {
-	z.cfg.QueryLog.Info("query",
-		slog.String("client", from.Client.String()),
-		slog.String("proto", from.Transport.String()),
-		slog.String("name", wire.FormatName(q.Name())),
-		slog.String("type", wire.TypeString(q.Type)),
-		slog.String("class", wire.ClassString(q.Class)),
-		slog.Int("size", q.Len()),
-		slog.Bool("do", q.DO()),
-		slog.String("rcode", wire.ReplyRcode(reply).String()),
-		slog.Int("reply_size", len(reply)),
-		slog.Duration("took", took),
-	)
+	z.cfg.QueryLog(LogRecord{
+		Origin: from,
+		Name:   wire.FormatName(q.Name()),
+		Type:   wire.TypeString(q.Type),
+		Class:  wire.ClassString(q.Class),
+		DO:     q.DO(),
+		Rcode:  wire.ReplyRcode(reply),
+		Took:   took,
+		Query:  q.Packet(),
+		Reply:  reply,
+	})
 }
 
 // noteFailure writes the record of the errors directive.

@@ -69,7 +69,7 @@ func (z *Zone) resolveStale(ctx context.Context, dst []byte, q *wire.Query, from
 // fromOutcome issues what an upstream or a local answerer said, or why there is nothing.
 func (z *Zone) fromOutcome(dst []byte, q *wire.Query, from wire.Origin, out *outcome) ([]byte, source) {
 	if out.err == nil {
-		return out.answer.AppendReply(dst, q, z.terms(from)), out.how
+		return z.issue(dst, q, out.answer, z.terms(from)), out.how
 	}
 	return q.AppendStatus(dst, wire.ServFail, explain(out.err)), bySelf
 }

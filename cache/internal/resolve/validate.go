@@ -31,6 +31,7 @@ func (c ZoneConfig) Validate() error {
 	names("cache zones", c.Cache.Zones)
 	names("cache disable success", c.Cache.DisableSuccess)
 	names("cache disable denial", c.Cache.DisableDenial)
+	names("search_cut", c.SearchCut)
 	for _, r := range c.Routes {
 		names("forward from", []string{r.From})
 		names("forward except", r.Except)

@@ -68,8 +68,8 @@ func NewZone(cfg ZoneConfig) (*Zone, error) {
 			from: mustNames([]string{r.From})[0], except: mustNames(r.Except), upstream: r.Upstream,
 		})
 	}
-	if cfg.SearchCut && cfg.Store != nil {
-		z.cut = newCutter()
+	if len(cfg.SearchCut) > 0 && cfg.Store != nil {
+		z.cut = newCutter(mustNames(cfg.SearchCut))
 	}
 	z.flights.init()
 	z.extra = &zoneCounts{}

@@ -15,6 +15,7 @@ type Answer struct {
 	qlen       uint16
 	variant    Variant
 	flags      uint8
+	ede        EDE // what the upstream said besides
 }
 
 const (
@@ -48,6 +49,7 @@ func (r *Reply) Answer(floor, ceiling uint32) Answer {
 		rcode:   r.Rcode,
 		qlen:    uint16(len(r.question)),
 		variant: r.variant,
+		ede:     r.ede,
 	}
 	if r.ad {
 		a.flags |= answerAD
@@ -92,7 +94,7 @@ type Terms struct {
 	Transport Transport
 	// Rotate, if not zero, turns the addresses of the answer by that many places.
 	Rotate uint32
-	// EDE goes to clients that use EDNS.
+	// EDE goes to clients that use EDNS. NoEDE means what the upstream said.
 	EDE EDE
 }
 
@@ -101,6 +103,9 @@ type Terms struct {
 func (a *Answer) AppendReply(dst []byte, q *Query, t Terms) []byte {
 	base := len(dst)
 	rcode := a.rcode
+	if t.EDE == NoEDE {
+		t.EDE = a.ede
+	}
 	if rcode > 15 && !q.EDNS {
 		rcode = ServFail
 	}

@@ -4,8 +4,15 @@ package wire
 // SOA record and no aliases (RFC 8020). Other records of the authority section are of
 // no use for another name.
 func (a *Answer) Cuts() bool {
-	return a.rcode == NXDomain && a.an == 0 && a.ns == 1 && a.ar == 0 && a.flags&answerTC == 0
+	if a.rcode != NXDomain || a.an != 0 || a.ns != 1 || a.ar != 0 || a.flags&answerTC != 0 || a.records > maxCut {
+		return false
+	}
+	rtype := a.ttlOffset(0) - headerLen - 4
+	return a.packed[rtype] == 0 && a.packed[rtype+1] == TypeSOA
 }
+
+// maxCut makes sure that a reply by AppendCut needs no more than minUDPSize octets.
+const maxCut = minUDPSize - headerLen - (maxNameLen + 4) - 17
 
 // AppendCut appends the reply that q's name does not exist because the name of a, which
 // lies above it, does not. a must Cut, and its name be the end of q's name.

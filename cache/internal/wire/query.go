@@ -111,8 +111,8 @@ func (q *Query) Variant() Variant { return q.variant }
 // DO tells whether the client wants DNSSEC records (RFC 3225).
 func (q *Query) DO() bool { return q.variant&DO != 0 }
 
-// Len returns the octets of the packet.
-func (q *Query) Len() int { return len(q.msg) }
+// Packet returns the packet that was read.
+func (q *Query) Packet() []byte { return q.msg }
 
 // Read reads msg. After OK all fields are valid; after Reject at least Rcode, and the
 // question where it could be read.

@@ -47,6 +47,7 @@ type Reply struct {
 	ar       uint16 // without OPT
 	ad       bool
 	answered bool
+	ede      EDE
 	offs     []uint16 // offset of each record's TTL in msg
 	offsBuf  [32]uint16
 }
@@ -68,13 +69,13 @@ func (r *Reply) Read(question []byte, variant Variant, msg []byte) error {
 	r.Truncated = binary.BigEndian.Uint16(msg[2:])&flagTC != 0
 	found := r.walk(msg)
 	if found == layoutLoose || found == layoutOdd {
-		// The rcode's upper bits are in the OPT record, which does not come back.
-		rcode, opt := r.Rcode, r.HasOPT
+		// What was in the OPT record does not come back.
+		rcode, opt, ede := r.Rcode, r.HasOPT, r.ede
 		if packed, ok := repack(question, variant, msg); ok {
 			if r.walk(packed) == layoutBroken {
 				return ErrMalformed
 			}
-			r.Rcode, r.HasOPT = rcode, opt
+			r.Rcode, r.HasOPT, r.ede = rcode, opt, ede
 		} else if found == layoutOdd {
 			found = layoutBroken
 		}

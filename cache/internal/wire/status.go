@@ -13,6 +13,8 @@ type EDE uint16
 // text says nothing and so is never sent.
 const NoEDE EDE = 0
 
+const optionEDE = 15
+
 // The extended errors that this server sends.
 const (
 	EDEStaleAnswer   EDE = 3
@@ -24,6 +26,19 @@ const (
 	EDENetworkError  EDE = 23
 	EDESynthesized   EDE = 29
 )
+
+// extendedError returns the first extended error among well-formed options. Its text
+// does not go on: it names what the upstream knows, not what we do.
+func extendedError(options []byte) EDE {
+	for len(options) > 0 {
+		n := 4 + int(binary.BigEndian.Uint16(options[2:]))
+		if binary.BigEndian.Uint16(options) == optionEDE && n >= 6 {
+			return EDE(binary.BigEndian.Uint16(options[4:]))
+		}
+		options = options[n:]
+	}
+	return NoEDE
+}
 
 // AppendStatus appends a reply to q that has the question, where it could be read, and
 // rcode, but no records.
@@ -90,7 +105,7 @@ func (q *Query) appendOPT(dst []byte, rcode Rcode, ede EDE) []byte {
 	dst = append(dst, 0, 0, TypeOPT, EDNSSize>>8, EDNSSize&0xff, byte(rcode>>4), 0, byte(q.variant&DO)<<7, 0, 0, 0)
 	if ede != NoEDE {
 		dst[len(dst)-1] = 6
-		dst = append(dst, 0, 15, 0, 2, byte(ede>>8), byte(ede))
+		dst = append(dst, 0, optionEDE, 0, 2, byte(ede>>8), byte(ede))
 	}
 	return dst
 }

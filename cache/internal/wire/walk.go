@@ -15,7 +15,7 @@ const (
 // notes what is needed to keep it.
 func (r *Reply) walk(msg []byte) layout {
 	r.msg, r.offs = msg, r.offsBuf[:0]
-	r.HasOPT, r.HasSOA, r.MinTTL, r.answered = false, false, NoTTL, false
+	r.HasOPT, r.HasSOA, r.MinTTL, r.answered, r.ede = false, false, NoTTL, false, NoEDE
 	flags := binary.BigEndian.Uint16(msg[2:])
 	r.ad, r.Authoritative = flags&flagAD != 0, flags&flagAA != 0
 	r.Rcode = Rcode(flags & 15)
@@ -38,6 +38,7 @@ func (r *Reply) walk(msg []byte) layout {
 			}
 			r.HasOPT = true
 			r.Rcode |= Rcode(rec.ttl>>24) << 4
+			r.ede = extendedError(msg[rec.fixed+10 : rec.end])
 			odd = odd || i != total-1
 			off = rec.end
 			continue
