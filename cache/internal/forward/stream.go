@@ -1,0 +1,418 @@
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// sweepEvery is how often a connection with queries under way looks for those whose
+	// time is up.
+	sweepEvery = 50 * time.Millisecond
+
+	// patience is how long a connection that owes replies may be silent before its
+	// queries are sent again elsewhere: it is dead without a sign (a virtual server
+	// that lost its endpoint), or one slow query holds up all behind it.
+	patience = 300 * time.Millisecond
+
+	// maxLife and its spread end long-lived connections, so that their load finds
+	// servers that were added behind a virtual address.
+	maxLife    = 2 * time.Minute
+	lifeSpread = time.Minute
+)
+
+// call is one query waiting for its reply on a stream.
+type call struct {
+	q     query
+	end   time.Time
+	done  chan struct{} // gets one token when reply and err are set
+	reply []byte
+	err   error
+
+	// Guarded by the mutex of the stream it is on.
+	id    uint16
+	sent  time.Time
+	moves int // times it was sent again for want of a sign of life
+}
+
+func (c *call) reset(q query, end time.Time) {
+	c.q, c.end, c.reply, c.err, c.moves = q, end, nil, nil, 0
+}
+
+// stream is one TCP or TLS connection with many queries under way, told apart by IDs of
+// its own. One goroutine connects and then writes whatever has gathered since its last
+// write, one reads.
+type stream struct {
+	pool   *streamPool
+	serial uint64
+	kick   chan struct{} // there is something to write
+
+	inflight atomic.Int32 // len of calls, for the choice among streams
+	closing  atomic.Bool  // takes no new queries
+	stalled  atomic.Bool  // silent while it owes replies
+	sign     atomic.Int64 // of life: last octet, or first query after none; since born
+	born     time.Time
+
+	mu      sync.Mutex
+	conn    net.Conn // nil until connected
+	out     []byte   // framed queries that wait for the writer
+	spare   []byte   // the writer's last buffer
+	calls   map[uint16]*call
+	nextID  uint16
+	proven  bool      // has carried a reply
+	idle    time.Time // since when no call was under way
+	dies    time.Time
+	err     error // why it has ended
+	timer   *time.Timer
+	retired bool
+}
+
+func newStream(p *streamPool, serial uint64) *stream {
+	now := time.Now()
+	s := &stream{
+		pool:   p,
+		serial: serial,
+		kick:   make(chan struct{}, 1),
+		calls:  make(map[uint16]*call),
+		nextID: uint16(rand.Uint32()),
+		born:   now,
+		idle:   now,
+		dies:   now.Add(maxLife + rand.N(lifeSpread)),
+	}
+	s.timer = time.AfterFunc(sweepEvery, s.sweep)
+	return s
+}
+
+func (s *stream) proto() string {
+	if s.pool.up.target.TLS {
+		return "tls"
+	}
+	return "tcp"
+}
+
+// roundTrip sends c and waits for its reply. errStale means that c was not answered but
+// may be on another connection.
+func (s *stream) roundTrip(ctx context.Context, c *call) ([]byte, error) {
+	if err := s.add(c); err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if s.withdraw(c) {
+			return nil, context.Cause(ctx)
+		}
+		<-c.done // it was being answered meanwhile
+	}
+	return c.reply, c.err
+}
+
+// add puts c in line for the writer.
+func (s *stream) add(c *call) error {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil || s.retired {
+		return errStale
+	}
+	for s.calls[s.nextID] != nil {
+		s.nextID++
+	}
+	c.id, c.sent = s.nextID, now
+	s.nextID++
+	if len(s.calls) == 0 {
+		s.sign.Store(int64(now.Sub(s.born)))
+		s.timer.Reset(sweepEvery)
+	}
+	s.calls[c.id] = c
+	s.inflight.Store(int32(len(s.calls)))
+	at := len(s.out)
+	s.out = binary.BigEndian.AppendUint16(s.out, uint16(len(c.q.msg)))
+	s.out = append(s.out, c.q.msg...)
+	binary.BigEndian.PutUint16(s.out[at+2:], c.id)
+	if at == 0 {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// withdraw takes c back; false if it is done.
+func (s *stream) withdraw(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.id] != c {
+		return false
+	}
+	s.dropLocked(c)
+	return true
+}
+
+func (s *stream) dropLocked(c *call) {
+	delete(s.calls, c.id)
+	s.inflight.Store(int32(len(s.calls)))
+	if len(s.calls) == 0 {
+		s.idle = time.Now()
+	}
+}
+
+// heldUp tells whether the stream owes replies and has said nothing for a while.
+func (s *stream) heldUp(now time.Time) bool {
+	return s.inflight.Load() > 0 && now.Sub(s.born)-time.Duration(s.sign.Load()) > heldUp
+}
+
+// finishLocked gives c its result; c belongs to its waiter afterwards.
+func (s *stream) finishLocked(c *call, reply []byte, err error) {
+	s.dropLocked(c)
+	c.reply, c.err = reply, err
+	c.done <- struct{}{}
+}
+
+// run connects, then writes until the stream ends.
+func (s *stream) run() {
+	defer s.pool.remove(s)
+	conn, err := s.dial()
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.mu.Lock()
+	s.conn = conn
+	s.sign.Store(int64(time.Since(s.born)))
+	ended := s.err != nil
+	s.mu.Unlock()
+	if ended {
+		conn.Close()
+		return
+	}
+	var reader sync.WaitGroup
+	reader.Go(func() { s.fail(s.read(conn)) })
+	s.fail(s.write(conn))
+	reader.Wait()
+}
+
+func (s *stream) dial() (net.Conn, error) {
+	up := s.pool.up
+	ctx, cancel := context.WithTimeout(up.f.life, up.f.cfg.ReadTimeout)
+	defer cancel()
+	d := net.Dialer{KeepAlive: -1, Control: dialControl}
+	conn, err := d.DialContext(ctx, "tcp", up.target.String())
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", cause(err))
+	}
+	if !up.target.TLS {
+		return conn, nil
+	}
+	t := tls.Client(conn, up.tlsConfig)
+	if err := t.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return t, nil
+}
+
+// write sends what has gathered, each time there is something.
+func (s *stream) write(conn net.Conn) error {
+	for range s.kick {
+		// Those who are about to add their queries go first, so that one write takes
+		// them all.
+		runtime.Gosched()
+		s.mu.Lock()
+		if s.err != nil {
+			s.mu.Unlock()
+			break
+		}
+		buf := s.out
+		s.out, s.spare = s.spare[:0], nil
+		s.mu.Unlock()
+		if len(buf) == 0 {
+			continue
+		}
+		if _, err := conn.Write(buf); err != nil {
+			return cause(err)
+		}
+		s.mu.Lock()
+		if cap(buf) <= 1<<16 {
+			s.spare = buf[:0]
+		}
+		s.mu.Unlock()
+	}
+	return errGone
+}
+
+// read takes replies until the connection ends.
+func (s *stream) read(conn net.Conn) error {
+	buf := make([]byte, 4096)
+	filled := 0
+	for {
+		n, err := conn.Read(buf[filled:])
+		filled += n
+		if n > 0 {
+			used, err := s.take(buf[:filled])
+			if err != nil {
+				return err
+			}
+			filled = copy(buf, buf[used:filled])
+			if filled >= 2 {
+				if need := 2 + int(binary.BigEndian.Uint16(buf)); need > len(buf) {
+					buf = append(make([]byte, 0, need), buf[:filled]...)[:need]
+				}
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return cause(err)
+		case n == len(buf) && len(buf) < 1<<16:
+			buf = append(make([]byte, 0, 1<<16), buf[:filled]...)[:1<<16] // a busy one
+		}
+	}
+}
+
+// take hands out the complete replies in data and returns the octets they took.
+func (s *stream) take(data []byte) (used int, err error) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sign.Store(int64(now.Sub(s.born)))
+	s.stalled.Store(false)
+	for {
+		rest := data[used:]
+		if len(rest) < 2 {
+			return used, nil
+		}
+		size := int(binary.BigEndian.Uint16(rest))
+		if len(rest) < 2+size {
+			return used, nil
+		}
+		if size < headerLen {
+			return used, fmt.Errorf("a message of %d octets", size)
+		}
+		s.takeReplyLocked(rest[2:2+size], now)
+		used += 2 + size
+	}
+}
+
+func (s *stream) takeReplyLocked(msg []byte, now time.Time) {
+	c := s.calls[binary.BigEndian.Uint16(msg)]
+	switch {
+	case c == nil:
+		// Late: its asker has gone, or moved to another connection.
+	case c.q.answeredBy(msg):
+		s.proven = true
+		s.pool.measured(now.Sub(c.sent))
+		s.finishLocked(c, append(make([]byte, 0, len(msg)), msg...), nil)
+		return
+	case c.q.refusedBy(msg):
+		s.proven = true
+		s.finishLocked(c, c.q.bare(msg), nil)
+		return
+	}
+	s.pool.up.metrics.ignored.Inc()
+}
+
+// fail ends the stream. What was under way is stale, to be asked again, if the stream
+// had been in working order before; on a new one the error is the server's.
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+func (s *stream) failLocked(err error) {
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	s.closing.Store(true)
+	s.timer.Stop()
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	if s.proven && !errors.Is(err, errGone) {
+		err = errStale
+	}
+	for _, c := range s.calls {
+		s.finishLocked(c, nil, err)
+	}
+	close(s.kick)
+}
+
+// retire takes no more queries and ends the stream with its last reply.
+func (s *stream) retire() {
+	s.closing.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retired = true
+	if s.err == nil {
+		s.timer.Reset(0)
+	}
+}
+
+// sweep looks after time: of the calls, of a connection without a sign of life, of one
+// without work.
+func (s *stream) sweep() {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	if now.After(s.dies) {
+		s.closing.Store(true)
+		s.retired = true
+	}
+	s.sweepCallsLocked(now)
+	if len(s.calls) > 0 {
+		s.timer.Reset(sweepEvery)
+		return
+	}
+	wait := s.pool.up.f.cfg.Expire - now.Sub(s.idle)
+	if wait <= 0 || s.retired || s.stalled.Load() {
+		s.failLocked(errGone)
+		return
+	}
+	s.timer.Reset(wait)
+}
+
+// sweepCallsLocked ends the calls whose time is up and moves those that wait in vain.
+func (s *stream) sweepCallsLocked(now time.Time) {
+	var oldest *call
+	for _, c := range s.calls {
+		if !now.Before(c.end) {
+			s.finishLocked(c, nil, os.ErrDeadlineExceeded)
+			continue
+		}
+		if oldest == nil || c.sent.Before(oldest.sent) {
+			oldest = c
+		}
+	}
+	if oldest == nil || s.conn == nil {
+		return
+	}
+	if silent := now.Sub(s.born) - time.Duration(s.sign.Load()); silent < patience || now.Sub(oldest.sent) < patience {
+		return
+	}
+	s.stalled.Store(true)
+	for _, c := range s.calls {
+		// The oldest on a connection that has never spoken may just be slow.
+		if c.moves == 0 && (s.proven || c != oldest) && now.Sub(c.sent) >= patience {
+			c.moves++
+			s.finishLocked(c, nil, errStale)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+// upstream is one server: its sockets and its health.
+type upstream struct {
+	f       *Forward
+	target  Target
+	metrics *targetMetrics
+	udp     *udpPool
+	streams *streamPool
+
+	tlsConfig *tls.Config // of a TLS target
+
+	fails    atomic.Int32 // failed health checks in a row
+	checking atomic.Bool  // a health check is at work
+	loops    atomic.Bool  // what is sent there comes back
+	gone     atomic.Bool  // no upstream any more
+}
+
+func newUpstream(f *Forward, t Target) *upstream {
+	u := &upstream{f: f, target: t, metrics: f.metrics.target(t)}
+	u.udp = newUDPPool(u)
+	u.streams = newStreamPool(u)
+	if t.TLS {
+		u.tlsConfig = tlsConfig(f.cfg, t)
+	}
+	return u
+}
+
+// overStream tells whether every query goes over TCP or TLS.
+func (u *upstream) overStream() bool { return u.f.cfg.ForceTCP || u.target.TLS }
+
+// exchange asks once: over UDP, and over TCP after a reply that is truncated or cannot
+// be read; or over TCP only.
+func (u *upstream) exchange(ctx context.Context, q query, end time.Time) ([]byte, error) {
+	if u.overStream() {
+		return u.streams.exchange(ctx, q, end)
+	}
+	reply, err := u.udp.exchange(ctx, q, end)
+	if err != nil {
+		return nil, err
+	}
+	whole := wire.Complete(reply)
+	if whole && !isTruncated(reply) {
+		return reply, nil
+	}
+	if full, err := u.streams.exchange(ctx, q, end); err == nil {
+		return full, nil
+	}
+	if whole {
+		return reply, nil
+	}
+	return q.truncated(reply), nil
+}
+
+// replied notes a reply to a query sent at the time start.
+func (u *upstream) replied(start time.Time, reply []byte) {
+	if u.fails.Load() != 0 {
+		u.fails.Store(0)
+	}
+	u.metrics.observe(reply[3]&15, time.Since(start))
+}
+
+// failed notes that a query got no reply: time for a health check, and for a look
+// whether it went in a circle.
+func (u *upstream) failed() {
+	if u.f.loops != nil {
+		u.f.loops.suspect()
+	}
+	if u.f.cfg.MaxFails > 0 {
+		u.startHealthCheck()
+	}
+}
+
+func (u *upstream) down() bool {
+	limit := u.f.cfg.MaxFails
+	return limit > 0 && int(u.fails.Load()) >= limit
+}
+
+// retire ends what an upstream holds once it is not needed any more.
+func (u *upstream) retire() {
+	u.gone.Store(true)
+	u.udp.close()
+	u.streams.retire()
+}
+
+// close ends everything now.
+func (u *upstream) close() {
+	u.gone.Store(true)
+	u.udp.close()
+	u.streams.close()
+}
+
+// observe counts a reply with the response code that is in its header.
+func (m *targetMetrics) observe(rcode byte, took time.Duration) {
+	o := m.duration[rcode].Load()
+	if o == nil {
+		// Looked up when first needed: each is a histogram of its own.
+		h := m.forRcode(rcode)
+		o = &h
+		m.duration[rcode].Store(o)
+	}
+	(*o).Observe(took.Seconds())
+}
+
+// tlsConfig is the client config for one upstream.
+func tlsConfig(cfg Config, t Target) *tls.Config {
+	c := cfg.TLS.Clone()
+	if c == nil {
+		c = new(tls.Config)
+	}
+	c.MinVersion = max(c.MinVersion, tls.VersionTLS12) // RFC 8310 section 9.2
+	c.ServerName = cmp.Or(t.ServerName, cfg.ServerName, c.ServerName, t.Addr.Addr().WithZone("").String())
+	if c.ClientSessionCache == nil {
+		c.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	}
+	return c
+}
