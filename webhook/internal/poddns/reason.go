@@ -40,6 +40,8 @@ const (
 	ClusterDNSUnknown Reason = "cluster-dns-unknown"
 	// CacheNotReady: too few caches where the Pod may land.
 	CacheNotReady Reason = "cache-not-ready"
+	// NamespaceUnknown: what the namespace's labels say could not be learnt in time.
+	NamespaceUnknown Reason = "namespace-unknown"
 	// Malformed: what was sent could not be read as a Pod.
 	Malformed Reason = "malformed"
 )
@@ -49,6 +51,6 @@ func Reasons() []Reason {
 	return []Reason{
 		Injected, ClusterIPInjected, AlreadyInjected, AuditMode, SystemNamespace, OwnNamespace, OptedOut, NotEnabled,
 		MirrorPod, Windows, VirtualNode, HostNetwork, DNSPolicy, NetworkPolicy, OverLimit, ClusterDNSUnknown,
-		CacheNotReady, Malformed,
+		CacheNotReady, NamespaceUnknown, Malformed,
 	}
 }
