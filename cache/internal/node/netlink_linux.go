@@ -233,7 +233,7 @@ func (kernelSets) EnsureSet(name string, fam family, ttl time.Duration) error {
 		opts.Family = unix.AF_INET6
 	}
 	err := netlink.IpsetCreate(name, setType, opts)
-	if err == nil || !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
+	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	// There is one of that name. Adopt it if it can do what ours must.

@@ -1,0 +1,267 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// dump writes down all of the node that is ours to set up, whether it lives in a fake or in a kernel.
+func dump(t *testing.T, k kernel, flavour Flavour) string {
+	t.Helper()
+	var b strings.Builder
+	l, err := k.Link(DefaultLink)
+	if err == nil {
+		var addrs []string
+		for _, a := range l.Addrs {
+			if !a.IsLinkLocalUnicast() || a.Is4() { // fe80:: comes by itself
+				addrs = append(addrs, a.String())
+			}
+		}
+		slices.Sort(addrs)
+		fmt.Fprintf(&b, "link %s up=%t %v\n", l.Kind, l.Up, addrs)
+	}
+	spares, err := k.Spares()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(spares, func(a, b netip.Addr) int { return a.Compare(b) })
+	fmt.Fprintf(&b, "spares %v\n", spares)
+	for _, fam := range families() {
+		tab, _, err := k.Tables(fam, flavour, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range chains() {
+			lines, err := tab.List(c.table, c.chain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range lines {
+				fmt.Fprintf(&b, "%s %s %s\n", fam, c.table, line)
+			}
+		}
+	}
+	return b.String()
+}
+
+// contract is what every kernel, real or not, must let the node room do. mk makes a Node as a new process would.
+func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *Node, died func()) {
+	ctx := t.Context()
+	v4t, _, err := k.Tables(v4, flavour, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() string { return dump(t, k, flavour) }
+	// Somebody else's rules, in every chain of ours.
+	foreign := map[chainKey][]string{}
+	for _, c := range chains() {
+		spec := []string{"-s", "192.0.2.0/24", "-m", "comment", "--comment", "somebody's", "-j", "ACCEPT"}
+		if err := v4t.Insert(c.table, c.chain, 1, spec...); err != nil {
+			t.Fatal(err)
+		}
+		foreign[c] = spec
+	}
+	before := look()
+	start := func(t *testing.T) *Node {
+		t.Helper()
+		n := mk(t)
+		if err := n.SetUp(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Arm(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if list := n.problems.list(); len(list) > 0 {
+			t.Fatalf("problems after arming: %q", list)
+		}
+		return n
+	}
+	n := start(t)
+	want := look()
+	same := func(t *testing.T, want string) {
+		t.Helper()
+		if diff := cmp.Diff(want, look()); diff != "" {
+			t.Errorf("the node is not as it should be (-want +got):\n%s", diff)
+		}
+	}
+
+	t.Run("apply twice", func(t *testing.T) {
+		n.keepLink()
+		n.keepRules(ctx)
+		same(t, want)
+	})
+	t.Run("a new process adopts what a dead one left", func(t *testing.T) {
+		died()
+		n = start(t)
+		same(t, want)
+	})
+	t.Run("foreign rules untouched", func(t *testing.T) {
+		got := look()
+		for _, line := range strings.Split(before, "\n") {
+			if strings.Contains(line, "somebody's") && !strings.Contains(got, line) {
+				t.Errorf("gone: %s", line)
+			}
+		}
+	})
+	t.Run("one rule deleted", func(t *testing.T) {
+		for _, c := range chains() {
+			for i, r := range ours(t, v4t, c) {
+				if i%3 != 0 {
+					continue // each check runs a dozen commands; every third rule covers first, middle and last
+				}
+				if err := v4t.Delete(c.table, c.chain, r.spec...); err != nil {
+					t.Fatal(err)
+				}
+				n.keepRules(ctx)
+				same(t, want)
+			}
+		}
+	})
+	t.Run("duplicates", func(t *testing.T) {
+		for _, c := range chains() {
+			for _, r := range ours(t, v4t, c) {
+				for range 2 {
+					if err := v4t.Insert(c.table, c.chain, 1, r.spec...); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		n.keepRules(ctx)
+		same(t, want)
+	})
+	t.Run("everything flushed", func(t *testing.T) {
+		for _, c := range chains() {
+			have, err := v4t.List(c.table, c.chain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range parseChain(have) {
+				if err := v4t.Delete(c.table, c.chain, r.spec...); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		n.keepRules(ctx)
+		for c, spec := range foreign {
+			if err := v4t.Insert(c.table, c.chain, 1+len(ours(t, v4t, c)), spec...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		same(t, want)
+	})
+	t.Run("link and address", func(t *testing.T) {
+		a := n.Addrs()[0]
+		for _, fault := range []func() error{
+			func() error { return k.DelLink(DefaultLink) },
+			func() error { return k.DelAddr(DefaultLink, a) },
+			func() error { return k.DelSpare(a) },
+		} {
+			if err := fault(); err != nil {
+				t.Fatal(err)
+			}
+			n.keepLink()
+			same(t, want)
+		}
+	})
+	t.Run("leave twice", func(t *testing.T) {
+		if err := n.TearDown(ctx); err != nil {
+			t.Fatal(err)
+		}
+		left := look()
+		if err := n.TearDown(ctx); err != nil {
+			t.Fatal(err)
+		}
+		same(t, left)
+		if strings.Contains(left, " raw -A OUTPUT -d 169") || !strings.Contains(left, "up=true [169.254.25.10") {
+			t.Errorf("left behind, want the local address and no raw rules:\n%s", left)
+		}
+		n = start(t)
+		same(t, want)
+	})
+	t.Run("clear twice", func(t *testing.T) {
+		if err := n.TearDown(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := cleanup(ctx, "", slog.New(slog.DiscardHandler), k, n.kind); err != nil {
+				t.Fatal(err)
+			}
+			same(t, before)
+		}
+	})
+}
+
+// ours lists our rules in a chain.
+func ours(t *testing.T, tab tables, c chainKey) []listed {
+	t.Helper()
+	lines, err := tab.List(c.table, c.chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(parseChain(lines), func(l listed) bool { return l.comment == "" })
+}
+
+// contractConfigs are the set-ups that the contract holds for.
+func contractConfigs() map[string]Config {
+	return map[string]Config{
+		"ipvs":       {Mode: IPVS, Guard: LevelSocket},
+		"ipvs lease": {Mode: IPVS, Guard: LevelLease},
+		"ipvs plain": {Mode: IPVS, Guard: LevelPlain},
+		"iptables":   {Mode: IPTables, Guard: LevelSocket},
+		"tracked":    {Mode: IPVS, Guard: LevelSocket, Tracked: true},
+		"dual": {
+			Mode: IPVS, Guard: LevelSocket,
+			Local: addrs("169.254.25.10", "fd00::25:10"), ClusterIP: addrs("10.96.0.10", "fd00:96::a"),
+		},
+	}
+}
+
+func TestContractOnFake(t *testing.T) {
+	for name, cfg := range contractConfigs() {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			contract(t, f, Legacy, func(t *testing.T) *Node { return makeNode(t, cfg, f, kindOurs) }, f.kill)
+		})
+	}
+	t.Run("owner", func(t *testing.T) {
+		f := newFake()
+		contract(t, f, Legacy, func(t *testing.T) *Node { return makeNode(t, Config{}, f, kindOurs) }, f.kill)
+	})
+}
+
+func TestKernelContract(t *testing.T) {
+	inKernel(t, func(t *testing.T, p place) {
+		for name, cfg := range contractConfigs() {
+			t.Run(name, func(t *testing.T) {
+				contract(t, p.host(), p.flavour, func(t *testing.T) *Node { return p.node(t, cfg) }, func() {})
+				for _, c := range chains() {
+					tab, _, err := p.host().Tables(v4, p.flavour, 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := tab.Delete(c.table, c.chain, "-s", "192.0.2.0/24", "-m", "comment", "--comment", "somebody's", "-j", "ACCEPT"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		}
+	})
+}
+
+// answering is a Proof that holds unless it is told otherwise.
+type answering struct{ err func() error }
+
+func (a answering) Prove(context.Context) error {
+	if a.err == nil {
+		return nil
+	}
+	return a.err()
+}

@@ -1,0 +1,416 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// fake is a kernel in memory. Its zero value is not ready; newFake makes one.
+type fake struct {
+	mu     sync.Mutex
+	links  map[string]link
+	spares []netip.Addr
+	sets   map[string]map[netip.Addr]time.Time // entries with the end of their time
+	owner  map[family]*fakeOwner
+	rules  map[family]*fakeTables
+	now    func() time.Time
+	watch  []chan struct{}
+
+	// refuse makes a door fail: the key is the door's name, with a family or table where there is one.
+	refuse map[string]error
+}
+
+func newFake() *fake {
+	f := &fake{
+		links: map[string]link{"lo": {Kind: "loopback", Up: true}}, sets: map[string]map[netip.Addr]time.Time{},
+		owner: map[family]*fakeOwner{}, rules: map[family]*fakeTables{}, now: time.Now, refuse: map[string]error{},
+	}
+	for _, fam := range families() {
+		f.rules[fam] = &fakeTables{f: f, fam: fam, chains: map[chainKey][]string{}}
+	}
+	return f
+}
+
+// String dumps the state: one line for each thing there is.
+func (f *fake) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(f.links)) {
+		l := f.links[name]
+		fmt.Fprintf(&b, "link %s %s up=%t %v\n", name, l.Kind, l.Up, l.Addrs)
+	}
+	for _, a := range f.spares {
+		fmt.Fprintf(&b, "spare %s\n", a)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.sets)) {
+		fmt.Fprintf(&b, "set %s\n", name)
+	}
+	for _, fam := range families() {
+		if f.owner[fam] != nil {
+			fmt.Fprintf(&b, "owner table %s\n", fam)
+		}
+		for _, k := range chains() {
+			for _, line := range f.rules[fam].chains[k] {
+				fmt.Fprintf(&b, "%s %s %s\n", fam, k.table, line)
+			}
+		}
+	}
+	return b.String()
+}
+
+func (f *fake) Link(name string) (link, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l, ok := f.links[name]
+	if !ok {
+		return link{}, errNoLink
+	}
+	l.Addrs = slices.Clone(l.Addrs)
+	return l, nil
+}
+
+func (f *fake) AddLink(name string) error {
+	return f.setLink(name, "AddLink", func(l *link) { l.Kind = kindOurs })
+}
+
+func (f *fake) SetUp(name string) error {
+	return f.setLink(name, "SetUp", func(l *link) { l.Up = true })
+}
+
+func (f *fake) AddAddr(name string, a netip.Addr) error {
+	return f.setLink(name, "AddAddr "+familyOf(a).String(), func(l *link) {
+		if !slices.Contains(l.Addrs, a) {
+			l.Addrs = append(l.Addrs, a)
+		}
+	})
+}
+
+func (f *fake) DelAddr(name string, a netip.Addr) error {
+	return f.setLink(name, "DelAddr", func(l *link) {
+		l.Addrs = slices.DeleteFunc(l.Addrs, func(b netip.Addr) bool { return a == b })
+	})
+}
+
+// setLink changes a link and tells the watchers.
+func (f *fake) setLink(name, door string, change func(*link)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refuse[door]; err != nil {
+		return err
+	}
+	l := f.links[name]
+	l.Addrs = slices.Clone(l.Addrs)
+	change(&l)
+	if l.Kind != "" {
+		f.links[name] = l
+	}
+	f.tellLocked()
+	return nil
+}
+
+func (f *fake) tellLocked() {
+	for _, ch := range f.watch {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *fake) DelLink(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.links, name)
+	f.tellLocked()
+	return nil
+}
+
+func (f *fake) Holders() (map[netip.Addr][]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[netip.Addr][]string{}
+	for name, l := range f.links {
+		for _, a := range l.Addrs {
+			out[a] = append(out[a], name)
+		}
+	}
+	return out, nil
+}
+
+func (f *fake) Spares() ([]netip.Addr, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.spares), nil
+}
+
+func (f *fake) AddSpare(a netip.Addr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refuse["AddSpare "+familyOf(a).String()]; err != nil {
+		return err
+	}
+	if !slices.Contains(f.spares, a) {
+		f.spares = append(f.spares, a)
+	}
+	return nil
+}
+
+func (f *fake) DelSpare(a netip.Addr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.spares = slices.DeleteFunc(f.spares, func(b netip.Addr) bool { return a == b })
+	return nil
+}
+
+func (f *fake) Watch(ctx context.Context) (<-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refuse["Watch"]; err != nil {
+		return nil, err
+	}
+	ch := make(chan struct{}, 1)
+	f.watch = append(f.watch, ch)
+	context.AfterFunc(ctx, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.watch = slices.DeleteFunc(f.watch, func(c chan struct{}) bool { return c == ch })
+		close(ch)
+	})
+	return ch, nil
+}
+
+func (f *fake) EnsureSet(name string, _ family, _ time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refuse["EnsureSet"]; err != nil {
+		return err
+	}
+	if f.sets[name] == nil {
+		f.sets[name] = map[netip.Addr]time.Time{}
+	}
+	return nil
+}
+
+var errNoSet = errors.New("no such set")
+
+func (f *fake) AddSet(name string, a netip.Addr, ttl time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sets[name] == nil {
+		return errNoSet
+	}
+	f.sets[name][a] = f.now().Add(ttl)
+	return nil
+}
+
+func (f *fake) DelSet(name string, a netip.Addr) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.sets[name], a)
+	return nil
+}
+
+func (f *fake) DestroySet(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range f.rules {
+		for _, lines := range t.chains {
+			for _, line := range lines {
+				if strings.Contains(line, "--match-set "+name+" ") {
+					return fmt.Errorf("set %s is in use by %q", name, line)
+				}
+			}
+		}
+	}
+	delete(f.sets, name)
+	return nil
+}
+
+// leased says whether the kernel steers questions for a to the cache.
+func (f *fake) leased(a netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.owner[familyOf(a)]; o != nil && o.until[a].After(f.now()) {
+		return true
+	}
+	for _, s := range f.sets {
+		if s[a].After(f.now()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fake) Tables(fam family, force Flavour, _ time.Duration) (tables, Flavour, error) {
+	if err := f.refuse["Tables "+fam.String()]; err != nil {
+		return nil, "", err
+	}
+	return f.rules[fam], cmpOr(force, Legacy), nil
+}
+
+func cmpOr(a, b Flavour) Flavour {
+	if a != AutoFlavour {
+		return a
+	}
+	return b
+}
+
+func (f *fake) InUse(_ family, fl Flavour) bool { return fl == Legacy }
+
+func (f *fake) Owner(spec owned) (lease, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refuse["Owner"]; err != nil {
+		return nil, err
+	}
+	if f.owner[spec.fam] != nil {
+		return nil, errors.New("the table is there already")
+	}
+	o := &fakeOwner{f: f, fam: spec.fam, until: map[netip.Addr]time.Time{}}
+	f.owner[spec.fam] = o
+	return o, nil
+}
+
+// kill does what the kernel does when the process dies.
+func (f *fake) kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.owner)
+}
+
+type fakeOwner struct {
+	f     *fake
+	fam   family
+	until map[netip.Addr]time.Time
+}
+
+func (o *fakeOwner) Renew(addrs []netip.Addr, ttl time.Duration) error {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	for _, a := range addrs {
+		o.until[a] = o.f.now().Add(ttl)
+	}
+	return nil
+}
+
+func (o *fakeOwner) Drop(addrs []netip.Addr) error {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	for _, a := range addrs {
+		delete(o.until, a)
+	}
+	return nil
+}
+
+func (o *fakeOwner) Check() (bool, error) { return false, nil }
+
+func (o *fakeOwner) Close() error {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	delete(o.f.owner, o.fam)
+	return nil
+}
+
+// fakeTables keeps rules as the lines that iptables -S prints.
+type fakeTables struct {
+	f          *fake
+	fam        family
+	chains     map[chainKey][]string
+	generation int
+	// hide keeps rules from being listed, as some iptables versions do.
+	hide bool
+}
+
+func (t *fakeTables) refused(doors ...string) error {
+	for _, d := range doors {
+		if err := t.f.refuse[d]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *fakeTables) List(table, chain string) ([]string, error) {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	if err := t.refused("List", "table "+table); err != nil {
+		return nil, err
+	}
+	out := []string{"-P " + chain + " ACCEPT"}
+	if t.hide {
+		return out, nil
+	}
+	return append(out, t.chains[chainKey{table, chain}]...), nil
+}
+
+func (t *fakeTables) Insert(table, chain string, pos int, spec ...string) error {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	if err := t.refused("Insert", "table "+table); err != nil {
+		return err
+	}
+	k := chainKey{table, chain}
+	if pos < 1 || pos > len(t.chains[k])+1 {
+		return fmt.Errorf("index of insertion too big: %d", pos)
+	}
+	t.chains[k] = slices.Insert(t.chains[k], pos-1, printRule(chain, spec))
+	t.generation++
+	return nil
+}
+
+func (t *fakeTables) Delete(table, chain string, spec ...string) error {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	if err := t.refused("Delete", "table "+table); err != nil {
+		return err
+	}
+	k := chainKey{table, chain}
+	i := slices.Index(t.chains[k], printRule(chain, spec))
+	if i < 0 {
+		return errors.New("bad rule (does a matching rule exist in that chain?)")
+	}
+	t.chains[k] = slices.Delete(t.chains[k], i, i+1)
+	t.generation++
+	return nil
+}
+
+// Try refuses what a word of the rule is refused for, such as "match socket".
+func (t *fakeTables) Try(table string, spec ...string) error {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	doors := []string{"Try", "table " + table}
+	for i, w := range spec {
+		if w == "-m" || w == "-j" {
+			doors = append(doors, w+" "+spec[i+1])
+		}
+	}
+	return t.refused(doors...)
+}
+
+func (t *fakeTables) EndTry(string) error { return nil }
+
+func (t *fakeTables) Generation() (string, error) {
+	t.f.mu.Lock()
+	defer t.f.mu.Unlock()
+	return fmt.Sprint(t.generation), t.refused("Generation")
+}
+
+// printRule prints a rule as iptables -S does.
+func printRule(chain string, spec []string) string {
+	line := "-A " + chain
+	for _, w := range spec {
+		if strings.ContainsAny(w, ` "\`) {
+			w = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(w) + `"`
+		}
+		line += " " + w
+	}
+	return line
+}
