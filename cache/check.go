@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/corefile"
+	"github.com/nodedns/nodedns/cache/internal/listen"
+	"github.com/nodedns/nodedns/cache/internal/node"
+)
+
+// check validates a Corefile and prints what it means. It binds and asks nothing. A placeholder whose value is only known on
+// a node stays in the text.
+func check(o *options, env environment) error {
+	if len(o.args) != 1 {
+		return errors.New("check needs one argument, the Corefile")
+	}
+	name := o.args[0]
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("reading the Corefile: %w", err)
+	}
+	c, err := findCluster(&options{
+		clusterDNS: o.clusterDNS, clusterUpstream: o.clusterUpstream, upstreamSvc: o.upstreamSvc, noClusterDNS: o.noClusterDNS,
+	}, o.mode, env.lookup)
+	if err != nil {
+		return err
+	}
+	opts := corefileOptions(o, o.mode, c, env)
+	opts.KeepUnknown = true
+	src := &source{log: slog.New(slog.NewTextHandler(env.stderr, nil)), kubeDNS: o.kubeDNSDir, noted: make(map[string]string)}
+	opts.KubeDNS = src.readKubeDNS()
+	cfg, err := corefile.Parse(name, string(text), opts)
+	if err != nil {
+		return err
+	}
+	for _, w := range cfg.Warnings {
+		fmt.Fprintln(env.stderr, "note: "+w.Error())
+	}
+	if err := tryBuild(cfg, env); err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(env.stdout, cfg)
+	return err
+}
+
+// tryBuild makes the parts of cfg and throws them away: some mistakes show only there. Interfaces need not exist here, and
+// an unknown upstream is replaced by an address of the documentation range.
+func tryBuild(cfg *corefile.Config, env environment) error {
+	probe := *cfg
+	probe.Blocks = nil
+	for _, b := range cfg.Blocks {
+		block := *b
+		block.Forward = nil
+		for _, f := range b.Forward {
+			fw := *f
+			fw.Targets = nil
+			for _, t := range f.Targets {
+				if t.Placeholder != "" {
+					t = corefile.Target{Addr: netip.MustParseAddrPort("192.0.2.53:53")}
+				}
+				fw.Targets = append(fw.Targets, t)
+			}
+			block.Forward = append(block.Forward, &fw)
+		}
+		probe.Blocks = append(probe.Blocks, &block)
+	}
+	b := newBuilder(slog.New(slog.DiscardHandler), env, nil)
+	b.limitsOf = func() listen.Config { return listen.Config{} }
+	b.interfaces = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil }
+	r, err := b.build(&probe, nil)
+	if err != nil {
+		return err
+	}
+	r.discard(nil)
+	return nil
+}
+
+// cleanup removes everything the cache set up on this node.
+func cleanup(ctx context.Context, o *options, env environment) error {
+	if len(o.args) > 0 {
+		return fmt.Errorf("cleanup takes no argument, %q given", o.args[0])
+	}
+	log := newLogger(o, env, &slog.LevelVar{})
+	if err := node.Cleanup(ctx, o.interfaceName, log); err != nil {
+		return fmt.Errorf("cleaning up the node: %w", err)
+	}
+	return nil
+}
+
+// writePID writes the process ID where -pidfile says, in one step, so that nobody reads half of it.
+func writePID(file string) error {
+	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".tmp")
+	if err := os.WriteFile(tmp, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil { //nolint:gosec // others read it
+		return fmt.Errorf("writing the process ID: %w", err)
+	}
+	if err := os.Rename(tmp, file); err != nil {
+		return fmt.Errorf("writing the process ID: %w", err)
+	}
+	return nil
+}
+
+// shortly bounds what must not hold up the end of the process.
+const shortly = 10 * time.Second
