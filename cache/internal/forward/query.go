@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/miekg/dns"
 )
@@ -106,5 +107,5 @@ func healthQuery(domain string, noRec bool) ([]byte, error) {
 
 // loopQuery is the query that shows a loop through zone when it comes back.
 func loopQuery(label, zone string) ([]byte, error) {
-	return pack(label+"."+dns.Fqdn(zone), typeHINFO, true)
+	return pack(dns.Fqdn(label+"."+strings.TrimSuffix(zone, ".")), typeHINFO, true)
 }
