@@ -105,7 +105,7 @@ type Cache struct {
 type CacheClass struct {
 	Capacity int           // entries; default 9984
 	MaxTTL   time.Duration // default 1 h for success, 30 min for denial
-	MinTTL   time.Duration // default 5 s
+	MinTTL   time.Duration // default none
 	Disabled []string      // names below which nothing of this kind is kept, canonical
 }
 
@@ -120,35 +120,30 @@ type Prefetch struct {
 type ServeStale struct {
 	For           time.Duration // after expiry; default 1 h
 	Verify        bool          // ask upstream first
-	VerifyTimeout time.Duration // how long; 0: as long as the upstream takes
-	TTL           time.Duration // of the stale answer; whole seconds
-	Recheck       time.Duration // pause after a failed refresh
+	VerifyTimeout time.Duration // how long; default 1.8 s
+	TTL           time.Duration // of the stale answer, in whole seconds; default 30 s
+	Recheck       time.Duration // pause after a failed refresh; default 5 s
 }
 
 // Forward sends names below From to Targets.
 type Forward struct {
-	Pos                Pos
-	From               []string // canonical; several for a network that is no octet wide
-	Targets            []Target
-	Except             []string // canonical
-	ForceTCP           bool
-	PreferUDP          bool
-	Policy             string        // random, round_robin or sequential; default random
-	Expire             time.Duration // idle life of a connection; default 10 s
-	MaxAge             time.Duration // whole life of a connection; 0: no limit
-	MaxIdleConns       int           // per upstream; 0: no limit
-	ReadTimeout        time.Duration // per try; default 2 s
-	MaxFails           int           // failed health checks until down; 0: never; default 2
-	MaxConnectAttempts int           // per query; 0: no limit; -1, the default: twice the number of upstreams
-	MaxConcurrent      int           // queries in flight; 0: no limit
-	HealthCheck        HealthCheck
-	TLS                *TLS
-	TLSServerName      string
-	FailFast           bool     // SERVFAIL at once when all upstreams are down
-	Failover           []string // rcodes that make it try the next upstream
-	Next               []string // rcodes that make it try the next forward of the block
-	NextOnNodata       bool
-	SourceAddress      netip.Addr
+	Pos           Pos
+	From          []string // canonical; several for a network that is no octet wide
+	Targets       []Target
+	Except        []string // canonical
+	ForceTCP      bool
+	PreferUDP     bool
+	Policy        string        // random, round_robin or sequential; default random
+	Expire        time.Duration // idle life of a connection; default 10 s
+	MaxIdleConns  int           // connections kept to an upstream; 0: our own choice
+	ReadTimeout   time.Duration // per try; default 2 s
+	MaxFails      int           // failed health checks until down; 0: never; default 2
+	MaxConcurrent int           // queries in flight; 0: no limit
+	HealthCheck   HealthCheck
+	TLS           *TLS
+	TLSServerName string
+	FailFast      bool     // SERVFAIL at once when all upstreams are down
+	Failover      []string // rcodes that make it try the next upstream
 }
 
 // Target is an upstream, or a file in the form of resolv.conf that lists some.
@@ -222,13 +217,11 @@ type AnswerRewrite struct {
 // LoadBalance shuffles address records.
 type LoadBalance struct {
 	Policy string // round_robin
-	Prefer []netip.Prefix
 }
 
 // Timeouts of clients' TCP connections. Zero: the default.
 type Timeouts struct {
 	Read, Write, Idle time.Duration
-	MaxTCPQueries     int // per connection; -1: no limit
 }
 
 // Reload watches the files.

@@ -10,14 +10,20 @@ import (
 // minCapacity is the least number of entries; CoreDNS raises what is below it.
 const minCapacity = 1024
 
-// cache [TTL] [ZONES...] { … }
-func (d *directive) cache() *Cache {
-	c := &Cache{
-		Success:  CacheClass{Capacity: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
-		Denial:   CacheClass{Capacity: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
+// defaultCache is what cache alone means. It is CoreDNS's but for the least TTL: CoreDNS keeps every answer 5 s, also one whose
+// TTL says that it must not be used again (RFC 1035 s3.2.1, RFC 2308 s5); here there is a floor only where one is written.
+func defaultCache() *Cache {
+	return &Cache{
+		Success:  CacheClass{Capacity: 9984, MaxTTL: time.Hour},
+		Denial:   CacheClass{Capacity: 9984, MaxTTL: 30 * time.Minute},
 		Prefetch: Prefetch{Duration: time.Minute, Percentage: 10},
 		ServFail: 5 * time.Second,
 	}
+}
+
+// cache [TTL] [ZONES...] { … }
+func (d *directive) cache() *Cache {
+	c := defaultCache()
 	args := d.args
 	if len(args) > 0 {
 		if _, err := strconv.Atoi(args[0].text); err == nil {
@@ -116,9 +122,21 @@ func (d *directive) prefetch(p *Prefetch) {
 	}
 }
 
-// serveStale reads [DURATION [immediate [TTL [RECHECK]] | verify [TIMEOUT [TTL [RECHECK]]]]].
+// serveStale reads [DURATION [immediate [TTL [RECHECK]] | verify [TIMEOUT [TTL [RECHECK]]]]]. What is not given, or given as 0,
+// is what RFC 8767 recommends (s4: TTL 30 s, never 0; s5: 1.8 s for the client, some pause after a failure); CoreDNS takes 0.
 func (d *directive) serveStale() *ServeStale {
 	s := &ServeStale{For: time.Hour}
+	defer func() {
+		if s.Verify && s.VerifyTimeout == 0 {
+			s.VerifyTimeout = 1800 * time.Millisecond
+		}
+		if s.TTL == 0 {
+			s.TTL = 30 * time.Second
+		}
+		if s.Recheck == 0 {
+			s.Recheck = 5 * time.Second
+		}
+	}()
 	d.want(0, 5, "serve_stale [DURATION [immediate|verify …]]")
 	args := d.args
 	next := func() (w word, ok bool) {

@@ -13,12 +13,18 @@ import (
 // maxTargets is CoreDNS's limit of upstreams a forward.
 const maxTargets = 15
 
-// forward FROM TO... { … }
-func (d *directive) forward() *Forward {
-	f := &Forward{
-		Pos: d.pos, Policy: "random", Expire: 10 * time.Second, ReadTimeout: 2 * time.Second, MaxFails: 2, MaxConnectAttempts: -1,
+// defaultForward is what forward means without options.
+func defaultForward() *Forward {
+	return &Forward{
+		Policy: "random", Expire: 10 * time.Second, ReadTimeout: 2 * time.Second, MaxFails: 2,
 		HealthCheck: HealthCheck{Interval: 500 * time.Millisecond, Domain: "."},
 	}
+}
+
+// forward FROM TO... { … }
+func (d *directive) forward() *Forward {
+	f := defaultForward()
+	f.Pos = d.pos
 	if len(d.args) < 2 {
 		if len(d.args) == 1 {
 			d.fail("no upstream after %q; allowed: IP[:port], tls://IP[:port][%%name], or a file such as /etc/resolv.conf", d.args[0].text)
@@ -31,9 +37,6 @@ func (d *directive) forward() *Forward {
 	}
 	for _, sub := range d.sub {
 		d.forwardOption(f, sub)
-	}
-	if f.MaxAge > 0 && f.MaxAge < f.Expire {
-		d.fail("max_age %v is less than expire %v", f.MaxAge, f.Expire)
 	}
 	for _, t := range f.Targets {
 		if t.ServerName != "" && f.TLSServerName != "" {
@@ -63,22 +66,16 @@ func (d *directive) forwardOption(f *Forward, sub *directive) {
 		f.PreferUDP = sub.want(0, 0, "no argument")
 	case "failfast_all_unhealthy_upstreams":
 		f.FailFast = sub.want(0, 0, "no argument")
-	case "next_on_nodata":
-		f.NextOnNodata = sub.want(0, 0, "no argument")
 	case "policy":
 		if one("a word") {
 			f.Policy = sub.choice(sub.args[0], name, "random", "round_robin", "sequential")
 		}
 	case "expire":
 		sub.durationTo(&f.Expire, name, 0)
-	case "max_age":
-		sub.durationTo(&f.MaxAge, name, 0)
 	case "read_timeout":
 		sub.durationTo(&f.ReadTimeout, name, time.Millisecond)
 	case "max_fails":
 		sub.integerTo(&f.MaxFails, name)
-	case "max_connect_attempts":
-		sub.integerTo(&f.MaxConnectAttempts, name)
 	case "max_idle_conns":
 		sub.integerTo(&f.MaxIdleConns, name)
 	case "max_concurrent":
@@ -93,28 +90,21 @@ func (d *directive) forwardOption(f *Forward, sub *directive) {
 		if one("a name") {
 			f.TLSServerName = sub.args[0].text
 		}
-	case "next", "failover":
+	case "failover":
 		if sub.want(1, -1, name+" with response codes") {
-			codes := sub.rcodes(sub.args)
-			if name == "next" {
-				f.Next = append(f.Next, codes...)
-			} else {
-				f.Failover = append(f.Failover, codes...)
-			}
+			f.Failover = append(f.Failover, sub.rcodes(sub.args)...)
 		}
-	case "source_address":
-		if one("an IP address") {
-			var err error
-			if f.SourceAddress, err = netip.ParseAddr(sub.args[0].text); err != nil {
-				sub.failAt(sub.args[0], "source_address %q; allowed: an IP address", sub.args[0].text)
-			}
+	case "max_connect_attempts", "max_age": // of CoreDNS's connection pool, which works in another way
+		if one("a value") {
+			sub.p.warnings = append(sub.p.warnings, &Problem{Pos: sub.pos, Directive: d.name, Text: name + " has no effect: upstream connections are few, pipelined and looked after"})
 		}
+	case "next", "next_on_nodata", "source_address":
+		sub.fail("%s is not supported", name)
 	case "doh_method", "resolver":
 		sub.fail("%s is not supported: upstreams are plain DNS or DNS over TLS, by address", name)
 	default:
 		d.unknownOption(sub, name, "except", "force_tcp", "prefer_udp", "policy", "expire", "max_age", "max_idle_conns", "read_timeout",
-			"max_fails", "max_connect_attempts", "max_concurrent", "health_check", "tls", "tls_servername", "failfast_all_unhealthy_upstreams",
-			"failover", "next", "next_on_nodata", "source_address")
+			"max_fails", "max_concurrent", "health_check", "tls", "tls_servername", "failfast_all_unhealthy_upstreams", "failover")
 	}
 }
 

@@ -234,31 +234,16 @@ func (d *directive) answerRewrites(r *Rewrite, args []word) {
 	}
 }
 
-// loadbalance [round_robin] { prefer CIDR... }
+// loadbalance [round_robin]
 func (d *directive) loadbalance() *LoadBalance {
 	l := &LoadBalance{Policy: "round_robin"}
 	if len(d.args) > 0 {
-		if d.args[0].text == "weighted" {
-			d.fail("weighted is not supported; %s", oneOf("round_robin"))
-		} else {
-			d.choice(d.args[0], "policy", "round_robin")
-			d.want(0, 1, "one policy at most")
-		}
+		d.choice(d.args[0], "policy", l.Policy)
+		d.want(0, 1, "one policy at most")
 	}
 	for _, sub := range d.sub {
-		if name := d.option(sub); name != "prefer" {
-			d.unknownOption(sub, name, "prefer")
-			continue
-		}
-		sub.want(1, -1, "prefer with networks")
-		for _, a := range sub.args {
-			p, err := netip.ParsePrefix(a.text)
-			if err != nil {
-				sub.failAt(a, "prefer %q; allowed: a network such as 10.0.0.0/8", a.text)
-				continue
-			}
-			l.Prefer = append(l.Prefer, p.Masked())
-		}
+		name := d.option(sub)
+		sub.fail("%s is not supported", name)
 	}
 	return l
 }

@@ -214,9 +214,7 @@ func (d *directive) timeouts() *Timeouts {
 		case "idle":
 			slot = &t.Idle
 		case "maxtcpqueries":
-			if t.MaxTCPQueries = sub.integer(sub.args[0], name, -1, math.MaxInt32); t.MaxTCPQueries == 0 {
-				sub.fail("maxtcpqueries 0; allowed: -1 for no limit, or at least 1")
-			}
+			d.p.warnings = append(d.p.warnings, &Problem{Pos: sub.pos, Directive: d.name, Text: "maxtcpqueries has no effect: a TCP connection may ask as often as it likes, so many questions at a time"})
 			continue
 		default:
 			d.unknownOption(sub, name, "read", "write", "idle", "maxtcpqueries")

@@ -105,6 +105,9 @@ func parseServers(servers []json.RawMessage) (addrs []netip.AddrPort, bad []stri
 	return addrs, bad
 }
 
+// stubTTL is the longest an answer of a stub domain is kept, as with the incumbent.
+const stubTTL = 30 * time.Second
+
 // addStubs adds a block for each stub domain. It happens on the checked configuration and not on its text, so no value can
 // be mistaken for syntax. A zone that the Corefile serves itself wins.
 func (p *parser) addStubs(cfg *Config) {
@@ -118,24 +121,19 @@ func (p *parser) addStubs(cfg *Config) {
 		}
 		b := &Block{
 			Pos: Pos{File: "kube-dns/stubDomains"}, Zones: []Zone{zone}, Errors: &Errors{},
-			Cache: &Cache{
-				Success:  CacheClass{Capacity: 9984, MaxTTL: 30 * time.Second, MinTTL: 5 * time.Second},
-				Denial:   CacheClass{Capacity: 9984, MaxTTL: 30 * time.Second, MinTTL: 5 * time.Second},
-				Prefetch: Prefetch{Duration: time.Minute, Percentage: 10}, ServFail: 5 * time.Second,
-			},
+			Cache: defaultCache(),
 		}
 		for _, a := range slices.Concat(p.opts.LocalIPs, p.opts.ServerIPs) {
 			if bind := (Bind{Addr: a}); !slices.Contains(b.Bind, bind) {
 				b.Bind = append(b.Bind, bind)
 			}
 		}
-		f := &Forward{
-			Pos: b.Pos, From: []string{"."}, Policy: "random", Expire: 10 * time.Second, ReadTimeout: 2 * time.Second,
-			MaxFails: 2, MaxConnectAttempts: -1, HealthCheck: HealthCheck{Interval: 500 * time.Millisecond, Domain: "."},
-		}
+		f := defaultForward()
+		f.Pos, f.From = b.Pos, []string{"."}
 		for _, a := range s.Servers {
 			f.Targets = append(f.Targets, Target{Addr: a})
 		}
+		b.Cache.Success.MaxTTL, b.Cache.Denial.MaxTTL = stubTTL, stubTTL
 		b.Forward = []*Forward{f}
 		cfg.Blocks = append(cfg.Blocks, b)
 	}

@@ -95,8 +95,8 @@ func TestC07Merge(t *testing.T) {
     errors
     bind 169.254.25.10 10.96.0.10
     cache {
-        success 9984 30 5
-        denial 9984 30 5
+        success 9984 30 0
+        denial 9984 30 0
         servfail 5s
     }
     forward . 192.0.2.1 192.0.2.2:5353 {

@@ -91,11 +91,10 @@ type directive struct {
 	args []word
 	sub  []*directive
 	open bool
-	line line // as written
 }
 
 func (p *parser) directive(l line) *directive {
-	d := &directive{p: p, pos: l.pos(), open: l.open, line: l}
+	d := &directive{p: p, pos: l.pos(), open: l.open}
 	d.name = l.words[0].text
 	for i, t := range l.words {
 		words, err := p.opts.fill(t)

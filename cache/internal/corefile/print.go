@@ -1,7 +1,6 @@
 package corefile
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,7 +120,7 @@ func (p *printer) directive(b *Block, name string) {
 	case "search_cut":
 		ifSet(b.SearchCut, func(s *SearchCut) { p.line(append([]string{name}, s.Zones...)...) })
 	case "loadbalance":
-		ifSet(b.LoadBalance, p.loadbalance)
+		ifSet(b.LoadBalance, func(l *LoadBalance) { p.line(name, l.Policy) })
 	case "rewrite":
 		for _, r := range b.Rewrites {
 			p.rewrite(r)
@@ -225,7 +224,6 @@ func (p *printer) timeouts(t *Timeouts) {
 		p.durOption("read", t.Read, 0)
 		p.durOption("write", t.Write, 0)
 		p.durOption("idle", t.Idle, 0)
-		p.intOption("maxtcpqueries", t.MaxTCPQueries, 0)
 	})
 }
 
@@ -254,18 +252,6 @@ func (p *printer) cache(c *Cache) {
 		}
 		p.flag(c.KeepTTL, "keepttl")
 	})
-}
-
-func (p *printer) loadbalance(l *LoadBalance) {
-	p.braces([]string{"loadbalance", l.Policy}, func(p *printer) { p.list("prefer", stringsOf(l.Prefer)) })
-}
-
-func stringsOf[T fmt.Stringer](values []T) []string {
-	var out []string
-	for _, v := range values {
-		out = append(out, v.String())
-	}
-	return out
 }
 
 func (p *printer) rewrite(r *Rewrite) {
@@ -334,11 +320,9 @@ func (p *printer) forwardOptions(f *Forward) {
 	p.flag(f.PreferUDP, "prefer_udp")
 	p.line("policy", f.Policy)
 	p.line("expire", dur(f.Expire))
-	p.durOption("max_age", f.MaxAge, 0)
 	p.intOption("max_idle_conns", f.MaxIdleConns, 0)
 	p.line("read_timeout", dur(f.ReadTimeout))
 	p.line("max_fails", strconv.Itoa(f.MaxFails))
-	p.intOption("max_connect_attempts", f.MaxConnectAttempts, -1)
 	p.intOption("max_concurrent", f.MaxConcurrent, 0)
 	check := []string{"health_check", dur(f.HealthCheck.Interval)}
 	if f.HealthCheck.NoRec {
@@ -356,11 +340,6 @@ func (p *printer) forwardOptions(f *Forward) {
 	}
 	p.flag(f.FailFast, "failfast_all_unhealthy_upstreams")
 	p.list("failover", f.Failover)
-	p.list("next", f.Next)
-	p.flag(f.NextOnNodata, "next_on_nodata")
-	if f.SourceAddress.IsValid() {
-		p.line("source_address", f.SourceAddress.String())
-	}
 }
 
 // String writes the target as a Corefile names it.
