@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -17,12 +18,31 @@ type side struct {
 	tracked bool
 	notrack []string // the target that keeps packets out of connection tracking
 	lease   lease
-	// generation is that of the tables when they were last seen complete.
+	// seen is what is known of each table.
+	seen map[string]*seen
+	// retry is the earliest time to arm once more what could not be armed, pause the time after that.
+	retry time.Time
+	pause time.Duration
+}
+
+// seen is what is known of one table of one family.
+type seen struct {
+	// generation is that of the table when it was last complete, empty if it is to be looked at.
 	generation string
-	// armed says that the rules were complete once, so that what is missing now was taken away.
+	// armed says that it was complete once, so that what is missing now was taken away.
 	armed bool
-	// doubted are chains that do not list what was put into them.
-	doubted map[chainKey]bool
+	// doubted says that it does not list what was put into it.
+	doubted bool
+	// full is when it was last looked at, next the earliest time for another look.
+	full, next time.Time
+}
+
+func newSide(fam family) *side {
+	s := &side{fam: fam, seen: map[string]*seen{}}
+	for _, t := range ourTables() {
+		s.seen[t.table] = &seen{}
+	}
+	return s
 }
 
 // Arm installs rules, set and backstop. It retries for Config.Patience and then leaves the rest to Run: what does not
@@ -54,7 +74,7 @@ func (n *Node) makeSides() {
 	}
 	for _, fam := range families() {
 		if len(fam.of(n.servedLocked())) > 0 {
-			n.sides = append(n.sides, &side{fam: fam, doubted: map[chainKey]bool{}})
+			n.sides = append(n.sides, newSide(fam))
 		}
 	}
 }
@@ -216,122 +236,89 @@ func (n *Node) targetsLocked(fam family) []netip.AddrPort {
 	return nil
 }
 
-// applyRules makes the rules of s as they should be.
+// applyRules makes all rules of s as they should be.
 func (n *Node) applyRules(ctx context.Context, s *side) error {
-	return n.applyWant(ctx, s, n.want(s, false))
+	w := n.want(s, false)
+	var errs []error
+	for _, t := range ourTables() {
+		errs = append(errs, n.applyTable(ctx, s, t, w.rules()))
+	}
+	return errors.Join(errs...)
 }
 
-func (n *Node) applyWant(ctx context.Context, s *side, w want) error {
+// errUnlisted says that a table does not list what was just put into it.
+var errUnlisted = errors.New("rules that were added are not listed; adding no more of them")
+
+// applyTable makes one table as it should be: of rules, those that are for it. The result is noted.
+func (n *Node) applyTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
 	if s.tables == nil {
 		return nil
 	}
-	// Read before looking: a change in between is then seen as one the next time.
-	generation, genErr := s.tables.Generation()
-	byChain := map[chainKey][]rule{}
-	for _, r := range w.rules() {
-		k := chainKey{r.table, r.chain}
-		byChain[k] = append(byChain[k], r)
+	rules = slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.table != t.table })
+	known := s.seen[t.table]
+	if len(rules) == 0 && s.tracked && !known.armed && t.table == "raw" {
+		return nil // the kernel may not even have the table
 	}
-	failed := map[step][]error{}
-	tried := map[step]bool{}
-	var all []error
-	for _, k := range chains() {
-		st := tableStep(k.table)
-		if st == stepRaw && len(byChain[k]) == 0 && s.tracked {
-			continue // the kernel may not even have the table
-		}
-		tried[st] = true
-		if err := n.applyChain(ctx, s, k, byChain[k]); err != nil {
-			err = fmt.Errorf("%s table %s, chain %s: %w", s.fam, k.table, k.chain, err)
-			failed[st] = append(failed[st], err)
-			all = append(all, err)
-		}
+	err := n.changeTable(ctx, s, t, rules)
+	if err != nil {
+		err = fmt.Errorf("%s table %s: %w", s.fam, t.table, err)
+		known.generation = ""
 	}
-	for st := range tried {
-		_ = n.problems.note(st, s.fam, errors.Join(failed[st]...))
-	}
-	if len(all) > 0 {
-		s.generation = ""
-		return errors.Join(all...)
-	}
-	s.armed = true
-	s.generation = generation
-	if genErr != nil {
-		s.generation = ""
-	}
-	return nil
+	return n.problems.note(t.step, s.fam, err)
 }
 
-// errUnlisted says that a chain does not list what was just put into it.
-var errUnlisted = errors.New("rules that were added are not listed; adding no more of them")
-
-// applyChain makes one chain as it should be.
-func (n *Node) applyChain(ctx context.Context, s *side, k chainKey, rules []rule) error {
-	have, err := n.listChain(ctx, s, k)
+func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
+	known := s.seen[t.table]
+	// Read before looking: a change in between is then seen as one the next time.
+	generation, err := s.tables.Generation(t.table)
+	if err != nil {
+		generation = ""
+	}
+	changes, err := n.planTable(ctx, s, t, rules)
 	if err != nil {
 		return err
 	}
-	changes := plan(have, rules)
-	if len(changes) == 0 {
-		delete(s.doubted, k)
-		return nil
-	}
-	for _, c := range changes {
-		if c.insert && s.doubted[k] {
+	if len(changes) > 0 {
+		adds := slices.ContainsFunc(changes, func(c change) bool { return c.insert })
+		if adds && known.doubted {
 			return errUnlisted
 		}
-		if err := n.change(ctx, s, k, c); err != nil {
+		if err := n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) }); err != nil {
 			return err
 		}
-		if s.armed {
-			n.m.repairs.WithLabelValues(c.kind).Inc()
-			n.log.Warn("put back a part of the node", "kind", c.kind, "table", k.table, "chain", k.chain)
+		for _, c := range changes {
+			if known.armed {
+				n.m.repairs.WithLabelValues(c.kind).Inc()
+				n.log.Warn("put back a part of the node", "kind", c.kind, "table", t.table, "chain", c.chain)
+			}
 		}
-	}
-	if have, err = n.listChain(ctx, s, k); err != nil {
-		return err
-	}
-	for _, c := range plan(have, rules) {
-		if c.insert {
+		if changes, err = n.planTable(ctx, s, t, rules); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(changes, func(c change) bool { return c.insert }) {
 			// Adding again each time would pile up rules without end.
-			s.doubted[k] = true
+			known.doubted = true
 			return errUnlisted
 		}
 	}
+	known.armed, known.doubted, known.generation = true, false, generation
 	return nil
 }
 
-func (n *Node) listChain(ctx context.Context, s *side, k chainKey) ([]listed, error) {
-	var lines []string
-	err := n.patiently(ctx, func() (err error) {
-		lines, err = s.tables.List(k.table, k.chain)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("listing: %w", err)
-	}
-	return parseChain(lines), nil
-}
-
-func (n *Node) change(ctx context.Context, s *side, k chainKey, c change) error {
-	if c.insert {
-		err := n.patiently(ctx, func() error { return s.tables.Insert(k.table, k.chain, c.pos, c.spec...) })
+// planTable compares a table with what it should hold.
+func (n *Node) planTable(ctx context.Context, s *side, t tableChains, rules []rule) ([]change, error) {
+	var changes []change
+	for _, chain := range t.chains {
+		var lines []string
+		err := n.patiently(ctx, func() (err error) {
+			lines, err = s.tables.List(t.table, chain)
+			return err
+		})
 		if err != nil {
-			return fmt.Errorf("adding a rule: %w", err)
+			return nil, fmt.Errorf("listing chain %s: %w", chain, err)
 		}
-		return nil
+		want := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.chain != chain })
+		changes = append(changes, plan(chain, parseChain(lines), want)...)
 	}
-	err := n.patiently(ctx, func() error { return s.tables.Delete(k.table, k.chain, c.spec...) })
-	if err != nil && !gone(err) {
-		return fmt.Errorf("deleting a rule: %w", err)
-	}
-	return nil
-}
-
-// budget is the part of a core that checking may take.
-const budget = 100
-
-// nextCheck is the earliest time for another full check after one that took cpu.
-func nextCheck(now time.Time, cpu time.Duration) time.Time {
-	return now.Add(max(cpu*budget, 200*time.Millisecond))
+	return changes, nil
 }

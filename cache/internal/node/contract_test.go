@@ -38,7 +38,7 @@ func dump(t *testing.T, k kernel, flavour Flavour) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range chains() {
+		for _, c := range eachChain() {
 			lines, err := tab.List(c.table, c.chain)
 			if err != nil {
 				t.Fatal(err)
@@ -59,11 +59,19 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 		t.Fatal(err)
 	}
 	look := func() string { return dump(t, k, flavour) }
+	var n *Node
+	heal := func() {
+		for _, s := range n.sides {
+			if err := n.applyRules(ctx, s); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	// Somebody else's rules, in every chain of ours.
 	foreign := map[chainKey][]string{}
-	for _, c := range chains() {
-		spec := []string{"-s", "192.0.2.0/24", "-m", "comment", "--comment", "somebody's", "-j", "ACCEPT"}
-		if err := v4t.Insert(c.table, c.chain, 1, spec...); err != nil {
+	for _, c := range eachChain() {
+		spec := somebodys()
+		if err := v4t.Commit(c.table, []change{{insert: true, pos: 1, chain: c.chain, spec: spec}}); err != nil {
 			t.Fatal(err)
 		}
 		foreign[c] = spec
@@ -83,7 +91,7 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 		}
 		return n
 	}
-	n := start(t)
+	n = start(t)
 	want := look()
 	same := func(t *testing.T, want string) {
 		t.Helper()
@@ -94,7 +102,7 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 
 	t.Run("apply twice", func(t *testing.T) {
 		n.keepLink()
-		n.keepRules(ctx)
+		heal()
 		same(t, want)
 	})
 	t.Run("a new process adopts what a dead one left", func(t *testing.T) {
@@ -111,47 +119,47 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 		}
 	})
 	t.Run("one rule deleted", func(t *testing.T) {
-		for _, c := range chains() {
+		for _, c := range eachChain() {
 			for i, r := range ours(t, v4t, c) {
 				if i%3 != 0 {
 					continue // each check runs a dozen commands; every third rule covers first, middle and last
 				}
-				if err := v4t.Delete(c.table, c.chain, r.spec...); err != nil {
+				if err := v4t.Commit(c.table, []change{{chain: c.chain, spec: r.spec}}); err != nil {
 					t.Fatal(err)
 				}
-				n.keepRules(ctx)
+				heal()
 				same(t, want)
 			}
 		}
 	})
 	t.Run("duplicates", func(t *testing.T) {
-		for _, c := range chains() {
+		for _, c := range eachChain() {
 			for _, r := range ours(t, v4t, c) {
 				for range 2 {
-					if err := v4t.Insert(c.table, c.chain, 1, r.spec...); err != nil {
+					if err := v4t.Commit(c.table, []change{{insert: true, pos: 1, chain: c.chain, spec: r.spec}}); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 		}
-		n.keepRules(ctx)
+		heal()
 		same(t, want)
 	})
 	t.Run("everything flushed", func(t *testing.T) {
-		for _, c := range chains() {
+		for _, c := range eachChain() {
 			have, err := v4t.List(c.table, c.chain)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, r := range parseChain(have) {
-				if err := v4t.Delete(c.table, c.chain, r.spec...); err != nil {
+				if err := v4t.Commit(c.table, []change{{chain: c.chain, spec: r.spec}}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		n.keepRules(ctx)
+		heal()
 		for c, spec := range foreign {
-			if err := v4t.Insert(c.table, c.chain, 1+len(ours(t, v4t, c)), spec...); err != nil {
+			if err := v4t.Commit(c.table, []change{{insert: true, pos: 1 + len(ours(t, v4t, c)), chain: c.chain, spec: spec}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -209,6 +217,11 @@ func ours(t *testing.T, tab tables, c chainKey) []listed {
 	return slices.DeleteFunc(parseChain(lines), func(l listed) bool { return l.comment == "" })
 }
 
+// somebodys is a rule that is not ours.
+func somebodys() []string {
+	return []string{"-s", "192.0.2.0/24", "-m", "comment", "--comment", "somebody's", "-j", "ACCEPT"}
+}
+
 // contractConfigs are the set-ups that the contract holds for.
 func contractConfigs() map[string]Config {
 	return map[string]Config{
@@ -242,12 +255,12 @@ func TestKernelContract(t *testing.T) {
 		for name, cfg := range contractConfigs() {
 			t.Run(name, func(t *testing.T) {
 				contract(t, p.host(), p.flavour, func(t *testing.T) *Node { return p.node(t, cfg) }, func() {})
-				for _, c := range chains() {
+				for _, c := range eachChain() {
 					tab, _, err := p.host().Tables(v4, p.flavour, 0)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := tab.Delete(c.table, c.chain, "-s", "192.0.2.0/24", "-m", "comment", "--comment", "somebody's", "-j", "ACCEPT"); err != nil {
+					if err := tab.Commit(c.table, []change{{chain: c.chain, spec: somebodys()}}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -57,7 +57,7 @@ func (f *fake) String() string {
 		if f.owner[fam] != nil {
 			fmt.Fprintf(&b, "owner table %s\n", fam)
 		}
-		for _, k := range chains() {
+		for _, k := range eachChain() {
 			for _, line := range f.rules[fam].chains[k] {
 				fmt.Fprintf(&b, "%s %s %s\n", fam, k.table, line)
 			}
@@ -319,6 +319,19 @@ func (o *fakeOwner) Close() error {
 	return nil
 }
 
+type chainKey struct{ table, chain string }
+
+// eachChain lists the chains that can hold rules of ours.
+func eachChain() []chainKey {
+	var out []chainKey
+	for _, t := range ourTables() {
+		for _, c := range t.chains {
+			out = append(out, chainKey{t.table, c})
+		}
+	}
+	return out
+}
+
 // fakeTables keeps rules as the lines that iptables -S prints.
 type fakeTables struct {
 	f          *fake
@@ -351,33 +364,35 @@ func (t *fakeTables) List(table, chain string) ([]string, error) {
 	return append(out, t.chains[chainKey{table, chain}]...), nil
 }
 
-func (t *fakeTables) Insert(table, chain string, pos int, spec ...string) error {
+func (t *fakeTables) Commit(table string, changes []change) error {
 	t.f.mu.Lock()
 	defer t.f.mu.Unlock()
-	if err := t.refused("Insert", "table "+table); err != nil {
+	if err := t.refused("Commit", "table "+table); err != nil {
 		return err
 	}
-	k := chainKey{table, chain}
-	if pos < 1 || pos > len(t.chains[k])+1 {
-		return fmt.Errorf("index of insertion too big: %d", pos)
+	next := map[chainKey][]string{}
+	for _, c := range changes {
+		k := chainKey{table, c.chain}
+		lines, ok := next[k]
+		if !ok {
+			lines = slices.Clone(t.chains[k])
+		}
+		line := "-A " + c.chain + joinWords(c.spec)
+		switch {
+		case c.insert && (c.pos < 1 || c.pos > len(lines)+1):
+			return fmt.Errorf("index of insertion too big: %d", c.pos)
+		case c.insert:
+			lines = slices.Insert(lines, c.pos-1, line)
+		default:
+			i := slices.Index(lines, line)
+			if i < 0 {
+				return errors.New("bad rule (does a matching rule exist in that chain?)")
+			}
+			lines = slices.Delete(lines, i, i+1)
+		}
+		next[k] = lines
 	}
-	t.chains[k] = slices.Insert(t.chains[k], pos-1, printRule(chain, spec))
-	t.generation++
-	return nil
-}
-
-func (t *fakeTables) Delete(table, chain string, spec ...string) error {
-	t.f.mu.Lock()
-	defer t.f.mu.Unlock()
-	if err := t.refused("Delete", "table "+table); err != nil {
-		return err
-	}
-	k := chainKey{table, chain}
-	i := slices.Index(t.chains[k], printRule(chain, spec))
-	if i < 0 {
-		return errors.New("bad rule (does a matching rule exist in that chain?)")
-	}
-	t.chains[k] = slices.Delete(t.chains[k], i, i+1)
+	maps.Copy(t.chains, next)
 	t.generation++
 	return nil
 }
@@ -397,20 +412,8 @@ func (t *fakeTables) Try(table string, spec ...string) error {
 
 func (t *fakeTables) EndTry(string) error { return nil }
 
-func (t *fakeTables) Generation() (string, error) {
+func (t *fakeTables) Generation(string) (string, error) {
 	t.f.mu.Lock()
 	defer t.f.mu.Unlock()
 	return fmt.Sprint(t.generation), t.refused("Generation")
-}
-
-// printRule prints a rule as iptables -S does.
-func printRule(chain string, spec []string) string {
-	line := "-A " + chain
-	for _, w := range spec {
-		if strings.ContainsAny(w, ` "\`) {
-			w = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(w) + `"`
-		}
-		line += " " + w
-	}
-	return line
 }

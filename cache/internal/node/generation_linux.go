@@ -50,9 +50,9 @@ const (
 	sizeofGetInfo = 84
 )
 
-// legacyGeneration has no number to ask for; the count and size of the entries of our tables change with every rule that
-// comes or goes. What keeps both the full check finds.
-func legacyGeneration(fam family) (string, error) {
+// legacyGeneration has no number to ask for; the count and size of the table's entries change with every rule that comes
+// or goes. What keeps both the full check finds.
+func legacyGeneration(fam family, table string) (string, error) {
 	domain, level := unix.AF_INET, unix.IPPROTO_IP
 	if fam == v6 {
 		domain, level = unix.AF_INET6, unix.IPPROTO_IPV6
@@ -62,17 +62,13 @@ func legacyGeneration(fam family) (string, error) {
 		return "", err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	out := ""
-	for _, table := range []string{"raw", "filter", "nat"} {
-		var info [sizeofGetInfo]byte
-		copy(info[:], table)
-		size := uint32(len(info))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo,
-			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
-		if errno != 0 && errno != unix.ENOENT {
-			return "", fmt.Errorf("asking for the size of table %s: %w", table, errno)
-		}
-		out += table + hex.EncodeToString(info[32:])
+	var info [sizeofGetInfo]byte
+	copy(info[:], table)
+	size := uint32(len(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 && errno != unix.ENOENT {
+		return "", fmt.Errorf("asking for the size of table %s: %w", table, errno)
 	}
-	return out, nil
+	return hex.EncodeToString(info[32:]), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,16 +17,16 @@ import (
 type tables interface {
 	// List gives a chain as iptables -S prints it.
 	List(table, chain string) ([]string, error)
-	Insert(table, chain string, pos int, spec ...string) error
-	// Delete removes the first rule that reads as spec.
-	Delete(table, chain string, spec ...string) error
+	// Commit makes changes of one table, all or none of them. A deletion takes the first rule that reads as its spec, and
+	// it is an error if there is none.
+	Commit(table string, changes []change) error
 	// Try says whether the kernel and the command take the rule, without any packet meeting it.
 	Try(table string, spec ...string) error
 	// EndTry removes what a Try that was killed left behind; no error if there is nothing.
 	EndTry(table string) error
-	// Generation changes whenever rules of the family change; some other changes may change it too. It costs a system
+	// Generation changes whenever rules of the table change; some other changes may change it too. It costs a system
 	// call, no command.
-	Generation() (string, error)
+	Generation(table string) (string, error)
 }
 
 // scratch is the chain in which Try tries rules. Nothing jumps to it.
@@ -34,6 +35,8 @@ const scratch = "NODEDNS-TRY"
 // command is tables through an iptables command of one flavour and family.
 type command struct {
 	*iptables.IPTables
+	restore string // path of the command that makes many changes at once
+	wait    int    // seconds for the xtables lock
 	fam     family
 	flavour Flavour
 }
@@ -44,11 +47,33 @@ func newCommand(path string, fam family, flavour Flavour, wait time.Duration) (*
 	if fam == v6 {
 		proto = iptables.ProtocolIPv6
 	}
-	ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Path(path), iptables.Timeout(int(max(wait, time.Second)/time.Second)))
+	restore, err := exec.LookPath(path + "-restore")
+	if err != nil {
+		return nil, err
+	}
+	seconds := int(max(wait, time.Second) / time.Second)
+	ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Path(path), iptables.Timeout(seconds))
 	if err != nil {
 		return nil, fmt.Errorf("running %s: %w", path, err)
 	}
-	return &command{IPTables: ipt, fam: fam, flavour: flavour}, nil
+	return &command{IPTables: ipt, restore: restore, wait: seconds, fam: fam, flavour: flavour}, nil
+}
+
+// Commit implements tables. One command for a table means one lock and one exchange of the table with the kernel, however
+// many rules there are, and no moment at which only some of them are there.
+func (c *command) Commit(table string, changes []change) error {
+	var in strings.Builder
+	fmt.Fprintf(&in, "*%s\n", table)
+	for _, ch := range changes {
+		fmt.Fprintln(&in, ch)
+	}
+	fmt.Fprintln(&in, "COMMIT")
+	cmd := exec.Command(c.restore, "--noflush", "--wait", strconv.Itoa(c.wait))
+	cmd.Stdin = strings.NewReader(in.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running %s for table %s: %w: %s", c.restore, table, err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // Try implements tables.
@@ -71,11 +96,11 @@ func (c *command) EndTry(table string) error {
 }
 
 // Generation implements tables.
-func (c *command) Generation() (string, error) {
+func (c *command) Generation(table string) (string, error) {
 	if c.flavour == NFT {
 		return nftGeneration()
 	}
-	return legacyGeneration(c.fam)
+	return legacyGeneration(c.fam, table)
 }
 
 // lockBusy says whether err means that somebody else holds the xtables lock.
@@ -92,7 +117,7 @@ func unsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// gone says whether err means that what was to be deleted is not there.
+// gone says whether err means that the table or chain is not there.
 func gone(err error) bool {
 	var e *iptables.Error
 	return errors.As(err, &e) && e.IsNotExist()

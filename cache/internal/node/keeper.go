@@ -122,7 +122,7 @@ func (n *Node) keep(ctx context.Context) {
 	}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	var next, full, mode time.Time
+	var mode time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,19 +137,12 @@ func (n *Node) keep(ctx context.Context) {
 			}
 			n.keepLink()
 		case <-tick.C:
-			now := time.Now()
-			if len(n.cfg.ModeAt) > 0 && now.Sub(mode) >= modeEvery {
+			if now := time.Now(); len(n.cfg.ModeAt) > 0 && now.Sub(mode) >= modeEvery {
 				mode = now
 				n.keepMode(ctx)
 			}
 			n.keepLink()
-			due := now.Sub(full) >= n.cfg.Sync
-			if now.Before(next) || !due && !n.changed() {
-				continue
-			}
-			spent := n.keepRules(ctx)
-			n.m.checkTimes.Observe(spent.Seconds())
-			full, next = now, nextCheck(now, spent)
+			n.keepRules(ctx)
 		}
 	}
 }
@@ -175,29 +168,13 @@ func (n *Node) keepLink() {
 	n.applyLink(n.Addrs(), false)
 }
 
-// changed says whether the rules may have changed since they were last complete.
-func (n *Node) changed() bool {
-	n.work.Lock()
-	defer n.work.Unlock()
-	for _, s := range n.sides {
-		if s.tables == nil || s.level == 0 || s.generation == "" {
-			return true
-		}
-		if now, err := s.tables.Generation(); err != nil || now != s.generation {
-			return true
-		}
-	}
-	return false
-}
-
-// keepRules checks every rule and puts back what is missing. It returns the CPU time that took, commands included.
-func (n *Node) keepRules(ctx context.Context) time.Duration {
+// keepRules looks at each table that may have changed, or was not looked at for long, and puts back what is missing.
+func (n *Node) keepRules(ctx context.Context) {
 	if n.cfg.SkipRules {
-		return 0
+		return
 	}
 	n.work.Lock()
 	defer n.work.Unlock()
-	before := cpuTime()
 	for _, s := range n.sides {
 		if s.lease != nil {
 			repaired, err := s.lease.Check()
@@ -206,9 +183,52 @@ func (n *Node) keepRules(ctx context.Context) time.Duration {
 			}
 			_ = n.problems.note(stepOwner, s.fam, err)
 		}
-		_ = n.armSide(ctx, s) // noted step by step
+		if s.tables == nil || s.level == 0 {
+			if now := time.Now(); !now.Before(s.retry) {
+				_ = n.armSide(ctx, s) // noted step by step
+				s.pause = min(max(2*s.pause, glance), time.Minute)
+				s.retry = now.Add(s.pause)
+			}
+			continue
+		}
+		var rules []rule
+		for _, t := range ourTables() {
+			if !n.due(s, t.table) {
+				continue
+			}
+			if rules == nil {
+				rules = n.want(s, false).rules()
+			}
+			n.checkTable(ctx, s, t, rules)
+		}
 	}
-	return cpuTime() - before
+}
+
+// due says whether a table is to be looked at now.
+func (n *Node) due(s *side, table string) bool {
+	known, now := s.seen[table], time.Now()
+	if now.Before(known.next) {
+		return false
+	}
+	if known.generation == "" || now.Sub(known.full) >= n.cfg.Sync {
+		return true
+	}
+	generation, err := s.tables.Generation(table)
+	return err != nil || generation != known.generation
+}
+
+// budget says how much longer than a look itself the pause after it is: looking takes at most 1 % of a core.
+const budget = 100
+
+// checkTable looks at one table and notes when it may be looked at again.
+func (n *Node) checkTable(ctx context.Context, s *side, t tableChains, rules []rule) {
+	begin := cpuTime()
+	_ = n.applyTable(ctx, s, t, rules) // noted there
+	spent := cpuTime() - begin
+	n.m.checkTimes.Observe(spent.Seconds())
+	known := s.seen[t.table]
+	known.full = time.Now()
+	known.next = known.full.Add(spent * budget)
 }
 
 // cpuTime is the CPU time of the commands that have ended; the time of our own threads is small beside it and cannot be
@@ -255,7 +275,9 @@ func (n *Node) keepMode(ctx context.Context) {
 		}
 	}
 	for _, s := range n.sides {
-		s.generation = "" // the rules are looked at with the next tick
+		for _, known := range s.seen {
+			known.generation, known.next = "", time.Time{} // looked at with the next tick
+		}
 	}
 	if n.cfg.SkipLink {
 		return

@@ -20,7 +20,7 @@ func (n *Node) TearDown(ctx context.Context) error {
 	if n.cfg.Leave != LeaveNothing {
 		for _, s := range n.sides {
 			// The rules go before the set they refer to. By now none of them steers anything: the lease is off.
-			errs = append(errs, n.applyWant(ctx, s, n.leftWant(s)))
+			errs = append(errs, n.leaveTables(ctx, s))
 		}
 	}
 	for _, s := range n.sides {
@@ -49,12 +49,17 @@ func (n *Node) TearDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leftWant is what stays of the rules when the cache leaves.
-func (n *Node) leftWant(s *side) want {
-	if n.cfg.Leave == LeaveAll {
-		return want{}
+// leaveTables leaves of the rules what stays when the cache leaves, last table first.
+func (n *Node) leaveTables(ctx context.Context, s *side) error {
+	var rules []rule
+	if n.cfg.Leave != LeaveAll {
+		rules = n.want(s, true).rules()
 	}
-	return n.want(s, true)
+	var errs []error
+	for _, t := range slices.Backward(ourTables()) {
+		errs = append(errs, n.applyTable(ctx, s, t, rules))
+	}
+	return errors.Join(errs...)
 }
 
 // cleanupWait is how long Cleanup waits for the lock: long enough for a process that is just ending.
@@ -106,11 +111,12 @@ func (n *Node) cleanRules(ctx context.Context, fam family, f Flavour) error {
 	if err != nil {
 		return fmt.Errorf("cleaning %s rules of flavour %s: %w", fam, f, explain(err))
 	}
-	s := &side{fam: fam, tables: t, flavour: f, doubted: map[chainKey]bool{}}
+	s := newSide(fam)
+	s.tables = t
 	var errs []error
-	for _, k := range slices.Backward(chains()) {
-		if err := n.applyChain(ctx, s, k, nil); err != nil && !gone(err) {
-			errs = append(errs, fmt.Errorf("cleaning %s table %s, chain %s: %w", fam, k.table, k.chain, err))
+	for _, tc := range slices.Backward(ourTables()) {
+		if err := n.changeTable(ctx, s, tc, nil); err != nil && !gone(err) {
+			errs = append(errs, fmt.Errorf("cleaning %s table %s: %w", fam, tc.table, err))
 		}
 	}
 	for _, table := range []string{"raw", "nat"} {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -60,17 +61,40 @@ func splitWords(line string) []string {
 	return words
 }
 
-// change is one call of iptables.
+// change is one rule added to a chain or deleted from it.
 type change struct {
-	kind   string // what is counted: rule (missing), duplicate, stale
+	kind   string // what is counted: rule (missing), duplicate, stale, order
+	chain  string
 	insert bool
 	pos    int      // of an insert, from 1
 	spec   []string // with the comment
 }
 
+// String is the change as iptables-restore reads it.
+func (c change) String() string {
+	head := "-D " + c.chain
+	if c.insert {
+		head = fmt.Sprintf("-I %s %d", c.chain, c.pos)
+	}
+	return head + joinWords(c.spec)
+}
+
+// joinWords quotes words as iptables-restore and iptables-save do, each after a space.
+func joinWords(words []string) string {
+	var b strings.Builder
+	for _, w := range words {
+		b.WriteByte(' ')
+		if w == "" || strings.ContainsAny(w, " \t\"'\\") {
+			w = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(w) + `"`
+		}
+		b.WriteString(w)
+	}
+	return b.String()
+}
+
 // plan says how a chain that lists have becomes one that holds want, in this order, each once. Foreign rules are never
 // part of a change; deletions come first.
-func plan(have []listed, want []rule) []change {
+func plan(chain string, have []listed, want []rule) []change {
 	var changes []change
 	wanted := make([]string, len(want))
 	for i, r := range want {
@@ -79,7 +103,7 @@ func plan(have []listed, want []rule) []change {
 	rest := slices.Clone(have)
 	// iptables deletes by content and takes the first match, so of duplicates the last one stays.
 	drop := func(i int, kind string) {
-		changes = append(changes, change{kind: kind, spec: rest[i].spec})
+		changes = append(changes, change{kind: kind, chain: chain, spec: rest[i].spec})
 		rest = slices.Delete(rest, i, i+1)
 	}
 	for i := 0; i < len(rest); {
@@ -111,7 +135,7 @@ func plan(have []listed, want []rule) []change {
 			continue
 		}
 		after++
-		changes = append(changes, change{kind: "rule", insert: true, pos: after, spec: r.args()})
+		changes = append(changes, change{kind: "rule", chain: chain, insert: true, pos: after, spec: r.args()})
 		rest = slices.Insert(rest, after-1, listed{comment: wanted[i]})
 	}
 	return changes

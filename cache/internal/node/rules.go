@@ -76,28 +76,21 @@ func (r rule) args() []string {
 	return append(out, r.spec[jump:]...)
 }
 
-// chainKey names a chain in a table.
-type chainKey struct{ table, chain string }
-
-// chains are all chains in which there can be rules of ours, in the order in which they are filled: what lets traffic
-// through and answers in our place comes before what takes traffic away. They are cleared in the opposite order.
-func chains() []chainKey {
-	return []chainKey{
-		{"filter", "INPUT"}, {"filter", "OUTPUT"},
-		{"nat", "POSTROUTING"}, {"nat", "PREROUTING"}, {"nat", "OUTPUT"},
-		{"raw", "OUTPUT"}, {"raw", "PREROUTING"},
-	}
+// tableChains are the chains of a table in which there can be rules of ours.
+type tableChains struct {
+	table  string
+	chains []string
+	step   step // under which trouble with it is reported
 }
 
-// tableStep is the step under which trouble with a table is reported.
-func tableStep(table string) step {
-	switch table {
-	case "raw":
-		return stepRaw
-	case "nat":
-		return stepNAT
+// ourTables are in the order in which they are filled: what lets traffic through and answers in our place comes before
+// what takes traffic away. They are cleared in the opposite order.
+func ourTables() []tableChains {
+	return []tableChains{
+		{"filter", []string{"INPUT", "OUTPUT"}, stepFilter},
+		{"nat", []string{"PREROUTING", "OUTPUT", "POSTROUTING"}, stepNAT},
+		{"raw", []string{"PREROUTING", "OUTPUT"}, stepRaw},
 	}
-	return stepFilter
 }
 
 // want is what the rules of one family are made from.
