@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // owner is the way in which the owner name of a record is written.
 type owner uint8
@@ -22,9 +25,31 @@ type record struct {
 	end   int
 }
 
+// readName is skipName for a name of a record. It notes where labels begin, and sets
+// stray when the name points at something else: sound enough to be read, but its octets
+// may be a TTL, and change.
+func (r *Reply) readName(msg []byte, off int) (next, length int, ok bool) {
+	next, length, ok = skipName(msg, off)
+	if !ok {
+		return 0, 0, false
+	}
+	for ; off < next-1 && msg[off] < 0xc0; off += int(msg[off]) + 1 {
+		r.starts = append(r.starts, uint16(off))
+	}
+	if msg[off] == 0 {
+		r.starts = append(r.starts, uint16(off))
+		return next, length, true
+	}
+	to := uint16(msg[off]&0x3f)<<8 | uint16(msg[off+1])
+	if _, found := slices.BinarySearch(r.starts, to); !found {
+		r.stray = true
+	}
+	return next, length, true
+}
+
 // readRecord reads the record at off and checks that its names and lengths are sound.
-func readRecord(msg []byte, off int) (rec record, ok bool) {
-	next, length, ok := skipName(msg, off)
+func (r *Reply) readRecord(msg []byte, off int) (rec record, ok bool) {
+	next, length, ok := r.readName(msg, off)
 	if !ok || next+10 > len(msg) {
 		return rec, false
 	}
@@ -49,7 +74,7 @@ func readRecord(msg []byte, off int) (rec record, ok bool) {
 	if rec.end > len(msg) {
 		return rec, false
 	}
-	return rec, rdataOK(msg, next+10, rec)
+	return rec, r.rdataOK(msg, next+10, rec)
 }
 
 // rdataNames gives, for the types whose data may have compressed names in it (RFC 3597
@@ -73,7 +98,7 @@ func rdataNames(rtype uint16) (before, names, behind int) {
 }
 
 // rdataOK checks the data of a record where it has a shape that clients rely on.
-func rdataOK(msg []byte, off int, rec record) bool {
+func (r *Reply) rdataOK(msg []byte, off int, rec record) bool {
 	end := rec.end
 	switch {
 	case rec.rtype == TypeA && rec.class == ClassIN:
@@ -89,7 +114,7 @@ func rdataOK(msg []byte, off int, rec record) bool {
 	}
 	off += before
 	for range names {
-		next, _, ok := skipName(msg[:end], off)
+		next, _, ok := r.readName(msg[:end], off)
 		if !ok {
 			return false
 		}

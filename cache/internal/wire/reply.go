@@ -50,6 +50,12 @@ type Reply struct {
 	ede      EDE
 	offs     []uint16 // offset of each record's TTL in msg
 	offsBuf  [32]uint16
+
+	// What a walk needs to know about names: where labels begin, in order, and whether a
+	// name points anywhere else.
+	starts    []uint16
+	startsBuf [64]uint16
+	stray     bool
 }
 
 // NoTTL is MinTTL of a reply without records.

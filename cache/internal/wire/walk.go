@@ -27,8 +27,10 @@ func (r *Reply) walk(msg []byte) layout {
 	off := headerLen + len(r.question)
 	r.end = off
 	odd, loose := false, false
+	r.stray, r.starts = false, r.startsBuf[:0]
+	r.readName(msg, headerLen)
 	for i := range total {
-		rec, ok := readRecord(msg, off)
+		rec, ok := r.readRecord(msg, off)
 		if !ok {
 			return layoutBroken
 		}
@@ -59,7 +61,7 @@ func (r *Reply) walk(msg []byte) layout {
 	}
 	r.ar = uint16(len(r.offs) - authority)
 	switch {
-	case odd:
+	case odd || r.stray:
 		return layoutOdd
 	case loose:
 		return layoutLoose
