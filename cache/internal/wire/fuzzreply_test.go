@@ -157,7 +157,7 @@ func texts(rrs []dns.RR, q *Query, terms Terms) []string {
 	for _, rr := range rrs {
 		h := rr.Header()
 		switch h.Rrtype {
-		case dns.TypeOPT:
+		case dns.TypeOPT, dns.TypeTSIG:
 			continue
 		case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3:
 			if q != nil && !q.DO() && q.Type != h.Rrtype && q.Type != TypeANY {

@@ -7,8 +7,8 @@ import (
 )
 
 // repack packs a reply anew in the layout that walk calls plain: the question and all
-// owners equal to it in lower case, names compressed, no OPT, no DNSSEC records for a
-// query without DO. ok is false when miekg/dns does not understand the message.
+// owners equal to it in lower case, names compressed, no OPT or TSIG, no DNSSEC records
+// for a query without DO. ok is false when miekg/dns does not understand the message.
 func repack(question []byte, variant Variant, msg []byte) (packed []byte, ok bool) {
 	var m dns.Msg
 	if err := m.Unpack(msg); err != nil || len(m.Question) != 1 {
@@ -30,7 +30,7 @@ func tidy(rrs []dns.RR, q *dns.Question, strip bool) []dns.RR {
 	for _, rr := range rrs {
 		h := rr.Header()
 		switch h.Rrtype {
-		case dns.TypeOPT:
+		case dns.TypeOPT, dns.TypeTSIG:
 			continue
 		case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3:
 			if strip && q.Qtype != h.Rrtype && q.Qtype != dns.TypeANY {

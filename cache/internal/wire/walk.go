@@ -71,10 +71,12 @@ func (r *Reply) walk(msg []byte) layout {
 
 func (r *Reply) qtype() uint16 { return binary.BigEndian.Uint16(r.question[len(r.question)-4:]) }
 
-// unwanted tells whether a record is DNSSEC's and nobody asked for it (RFC 4035
-// section 3.2.1).
+// unwanted tells whether a record must not go on: DNSSEC's that nobody asked for (RFC
+// 4035 section 3.2.1), or one that signs the upstream's message and not ours.
 func (r *Reply) unwanted(rtype uint16) bool {
 	switch rtype {
+	case typeTSIG:
+		return true
 	case TypeRRSIG, TypeNSEC, TypeNSEC3:
 		return r.variant&DO == 0 && r.qtype() != rtype && r.qtype() != TypeANY
 	}
