@@ -13,19 +13,19 @@ import (
 // come later.
 func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 	defer e.listener.Close()
-	wait := heartbeat
-	for {
+	for wait := heartbeat; ; {
 		e.turned.Store(int64(time.Since(e.born)))
+		// In this order: who closes drain sets a deadline afterwards.
 		_ = e.listener.SetDeadline(time.Now().Add(wait))
-		draining := false
+		draining := wait == quiet
 		select {
 		case <-over:
 			return nil
 		case <-drain:
-			if wait == quiet {
-				draining = true
+			if !draining {
+				wait = quiet
+				continue
 			}
-			wait = quiet
 		default:
 		}
 		c, err := e.listener.AcceptTCP()

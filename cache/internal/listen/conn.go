@@ -131,6 +131,8 @@ func (c *conn) serveMessage(query []byte) {
 	from := wire.Origin{Client: c.client, Transport: wire.TCP}
 	reply, ok := h.Hit(m[:0], query, from)
 	switch {
+	case ok && len(reply) > maxMessage:
+		c.queue(wire.AppendError(m[:0], query, wire.ServFail))
 	case ok:
 		c.queue(reply)
 	case !c.handOver(h, query, from):

@@ -1,0 +1,461 @@
+package listen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+func TestPipelining(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	r := start(t, Config{}, stub{
+		hit: func(buf, query []byte, from wire.Origin) ([]byte, bool) {
+			if cap(buf) < maxMessage || from.Transport != wire.TCP {
+				t.Errorf("capacity %d over %v", cap(buf), from.Transport)
+			}
+			if query[13] == 'h' {
+				return echo(buf, query), true
+			}
+			return nil, false
+		},
+		resolve: func(_ context.Context, buf, query []byte, from wire.Origin) []byte {
+			if cap(buf) < maxMessage || from.Transport != wire.TCP {
+				t.Errorf("capacity %d over %v", cap(buf), from.Transport)
+			}
+			if query[13] == 's' {
+				<-release
+			}
+			return echo(buf, query)
+		},
+	})
+	c := dial(t, "tcp", r.Addr())
+	// All in one segment: a slow miss, a quick miss, hits.
+	if _, err := c.Write(frame(question(1, "slow"), question(2, "quick"), question(3, "hit"), question(4, "hit"))); err != nil {
+		t.Fatal(err)
+	}
+	got := map[uint16]bool{}
+	for range 3 {
+		got[id(readFrame(t, c))] = true
+	}
+	if !got[2] || !got[3] || !got[4] {
+		t.Fatalf("replies %v while one is slow", got)
+	}
+	close(release)
+	if m := readFrame(t, c); id(m) != 1 {
+		t.Errorf("reply %x", m)
+	}
+}
+
+// A message may come in any pieces (RFC 7766 section 8).
+func TestFramingInPieces(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{}, stub{})
+	big := append(question(3, "big"), bytes.Repeat([]byte{0xab}, 60000)...)
+	stream := frame(question(1, "a"), question(2, "b"), big, question(4, "c"))
+	for _, size := range []int{1, 2, 3, 7, 40, 1024, 1026, 4096} {
+		c := dial(t, "tcp", r.Addr())
+		sent := make(chan error, 1)
+		go func() {
+			for rest := stream; len(rest) > 0; {
+				n := min(size, len(rest))
+				if size < 40 && len(rest) < len(stream)-200 && len(rest) > 200 {
+					n = min(1000, len(rest)-200) // the middle of the big one in larger pieces
+				}
+				if _, err := c.Write(rest[:n]); err != nil {
+					sent <- err
+					return
+				}
+				rest = rest[n:]
+			}
+			sent <- nil
+		}()
+		for _, want := range []uint16{1, 2, 3, 4} {
+			got := readFrame(t, c)
+			if id(got) != want {
+				t.Fatalf("pieces of %d: reply %d, want %d", size, id(got), want)
+			}
+			if want == 3 && !bytes.Equal(got, echo(nil, big)) {
+				t.Fatalf("pieces of %d: the big message is not what it was", size)
+			}
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// P31 for sockets: the largest message there is goes out whole, and one that is larger
+// still becomes SERVFAIL, not silence.
+func TestP31_LargestReply(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"hit", "miss"} {
+		t.Run(path, func(t *testing.T) {
+			answer := func(buf, query []byte) []byte {
+				if query[13] == 'l' {
+					return append(echo(buf, query), make([]byte, maxMessage-len(query))...)
+				}
+				return append(echo(buf, query), make([]byte, maxMessage)...)
+			}
+			r := start(t, Config{}, stub{
+				hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+					if path == "miss" {
+						return nil, false
+					}
+					return answer(buf, query), true
+				},
+				resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte { return answer(buf, query) },
+			})
+			c := dial(t, "tcp", r.Addr())
+			if _, err := c.Write(frame(question(1, "large"))); err != nil {
+				t.Fatal(err)
+			}
+			if got := readFrame(t, c); len(got) != maxMessage || id(got) != 1 {
+				t.Errorf("%d octets", len(got))
+			}
+			if _, err := c.Write(frame(question(2, "toolarge"))); err != nil {
+				t.Fatal(err)
+			}
+			if got := readFrame(t, c); id(got) != 2 || rcode(got) != int(wire.ServFail) {
+				t.Errorf("reply %x…", got[:12])
+			}
+		})
+	}
+}
+
+// A client that has sent all and closed its side still gets its answers.
+func TestHalfClose(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	r := start(t, Config{}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+		<-release
+		return echo(buf, query)
+	}})
+	c := dial(t, "tcp", r.Addr()).(*net.TCPConn)
+	if _, err := c.Write(frame(question(1, "a"), question(2, "b"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	got := map[uint16]bool{id(readFrame(t, c)): true, id(readFrame(t, c)): true}
+	if !got[1] || !got[2] {
+		t.Errorf("replies %v", got)
+	}
+	wantEnd(t, c)
+}
+
+// wantEnd reads until the server has closed c, which it must.
+func wantEnd(t *testing.T, c net.Conn) {
+	t.Helper()
+	n, err := io.Copy(io.Discard, c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("the connection stays open")
+	}
+	if n > 0 {
+		t.Errorf("%d octets more", n)
+	}
+}
+
+func TestIdleConnectionEnds(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{IdleTimeout: 100 * time.Millisecond}, stub{})
+	fresh, used := dial(t, "tcp", r.Addr()), dial(t, "tcp", r.Addr())
+	if _, err := used.Write(frame(question(1, "a"))); err != nil {
+		t.Fatal(err)
+	}
+	readFrame(t, used)
+	wantEnd(t, fresh)
+	wantEnd(t, used)
+	if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "idle"); n != 2 {
+		t.Errorf("closed for idleness: %v, want 2", n)
+	}
+	eventually(t, "no open connection", func() bool { return r.value(t, "nodedns_tcp_connections") == 0 })
+}
+
+// Waiting for an answer is not idleness.
+func TestSlowAnswerIsNotIdle(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{IdleTimeout: 300 * time.Millisecond}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		<-timer.C
+		return echo(buf, query)
+	}})
+	c := dial(t, "tcp", r.Addr())
+	if _, err := c.Write(frame(question(1, "a"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := readFrame(t, c); id(got) != 1 {
+		t.Errorf("reply %x", got)
+	}
+	wantEnd(t, c)
+}
+
+// A message has to be whole in time; octets that drip in do not extend it.
+func TestSlowReadEnds(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{ReadTimeout: 200 * time.Millisecond, IdleTimeout: time.Hour}, stub{})
+	c := dial(t, "tcp", r.Addr())
+	began := time.Now()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		io.Copy(io.Discard, c)
+	}()
+	msg := frame(append(question(1, "a"), make([]byte, 1000)...))
+loop:
+	for i := 0; ; i++ {
+		select {
+		case <-ended:
+			break loop
+		case <-tick.C:
+			if _, err := c.Write(msg[i : i+1]); err != nil {
+				c.Close()
+				<-ended
+				break loop
+			}
+		}
+	}
+	if took := time.Since(began); took < 150*time.Millisecond || took > 5*time.Second {
+		t.Errorf("ended after %v", took)
+	}
+	if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "slow_read"); n != 1 {
+		t.Errorf("closed for slow reading: %v, want 1", n)
+	}
+}
+
+// A client that does not take its replies is cut off; no task waits for it.
+func TestSlowWriteEnds(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"hit", "miss"} {
+		t.Run(path, func(t *testing.T) {
+			answer := func(buf, query []byte) []byte {
+				return append(echo(buf, query), make([]byte, 60000)...)
+			}
+			r := start(t, Config{WriteTimeout: 200 * time.Millisecond, MaxInflight: 64, MaxPipeline: 32}, stub{
+				hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+					if path == "miss" {
+						return nil, false
+					}
+					return answer(buf, query), true
+				},
+				resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte { return answer(buf, query) },
+			})
+			c := dial(t, "tcp", r.Addr())
+			go func() {
+				for i := range 1000 { // 60 MB of replies, which nobody reads
+					if _, err := c.Write(frame(question(uint16(i), "a"))); err != nil {
+						return
+					}
+				}
+			}()
+			eventually(t, "the slow client to be cut off", func() bool {
+				return r.value(t, "nodedns_tcp_connections_closed_total", "reason", "slow_write") == 1
+			})
+			eventually(t, "its replies to be dropped", func() bool { return r.queued.Load() == 0 })
+			// Others are served.
+			other := dial(t, "tcp", r.Addr())
+			if _, err := other.Write(frame(question(1, "a"))); err != nil {
+				t.Fatal(err)
+			}
+			if got := readFrame(t, other); id(got) != 1 {
+				t.Errorf("reply %x", got[:12])
+			}
+		})
+	}
+}
+
+// What is queued for clients is bounded, whatever they ask and do not read.
+func TestQueuedRepliesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{WriteTimeout: time.Hour}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+		return append(echo(buf, query), make([]byte, 60000)...)
+	}})
+	var conns []net.Conn
+	for range 16 {
+		c := dial(t, "tcp", r.Addr())
+		conns = append(conns, c)
+		go func() {
+			for i := range 2000 {
+				if _, err := c.Write(frame(question(uint16(i), "a"))); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	eventually(t, "the bound to bite", func() bool {
+		if n := r.queued.Load(); n > maxQueued+int64(r.cfg.MaxPipeline*maxMessage) {
+			t.Fatalf("%d octets queued", n)
+		}
+		return r.value(t, "nodedns_tcp_connections_closed_total", "reason", "slow_write") > 0
+	})
+	for _, c := range conns {
+		c.Close()
+	}
+	eventually(t, "the queues to empty", func() bool { return r.queued.Load() == 0 })
+}
+
+func TestGarbageEndsConnection(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{}, stub{})
+	for _, garbage := range [][]byte{{0, 0}, {0, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}} {
+		c := dial(t, "tcp", r.Addr())
+		if _, err := c.Write(append(frame(question(1, "a")), garbage...)); err != nil {
+			t.Fatal(err)
+		}
+		if got := readFrame(t, c); id(got) != 1 {
+			t.Errorf("the question before: %x", got)
+		}
+		wantEnd(t, c)
+	}
+	if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "broken"); n != 2 {
+		t.Errorf("closed as broken: %v, want 2", n)
+	}
+}
+
+// No more than MaxPipeline questions of one connection are under way, and none is lost.
+func TestPipelineBound(t *testing.T) {
+	t.Parallel()
+	const bound, n = 4, 50
+	entered, release := make(chan struct{}, n), make(chan struct{})
+	r := start(t, Config{MaxPipeline: bound}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+		entered <- struct{}{}
+		<-release
+		return echo(buf, query)
+	}})
+	c := dial(t, "tcp", r.Addr())
+	var all []byte
+	for i := range uint16(n) {
+		all = append(all, frame(question(i, "a"))...)
+	}
+	if _, err := c.Write(all); err != nil {
+		t.Fatal(err)
+	}
+	for range bound {
+		<-entered
+	}
+	// The others wait their turn: another connection is served meanwhile.
+	other := dial(t, "tcp", r.Addr())
+	if _, err := other.Write(frame(question(99, "a"))); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	if len(entered) != 0 {
+		t.Errorf("more than %d questions of one connection under way", bound)
+	}
+	close(release)
+	got := map[uint16]bool{}
+	for range n {
+		got[id(readFrame(t, c))] = true
+	}
+	if len(got) != n {
+		t.Errorf("%d different replies, want %d", len(got), n)
+	}
+	readFrame(t, other)
+}
+
+func TestConnectionLimits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, label string
+		cfg         Config
+	}{
+		{"client", "client", Config{MaxConnsPerClient: 2, MaxConns: 100}},
+		{"total", "total", Config{MaxConns: 2}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			release := make(chan struct{})
+			tc.cfg.Addr = netip.MustParseAddrPort("127.0.0.1:0")
+			r := start(t, tc.cfg, stub{
+				hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+					return echo(buf, query), query[13] == 'h'
+				},
+				resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+					<-release
+					return echo(buf, query)
+				},
+			})
+			busy := func(c net.Conn) {
+				t.Helper()
+				if _, err := c.Write(frame(question(1, "miss"), question(2, "hit"))); err != nil {
+					t.Fatal(err)
+				}
+				readFrame(t, c) // the hit: the miss before it is under way
+			}
+			a, b := dial(t, "tcp", r.Addr()), dial(t, "tcp", r.Addr())
+			busy(a)
+			eventually(t, "both to be open", func() bool { return r.value(t, "nodedns_tcp_connections") == 2 })
+			// b is idle and makes room for c.
+			c := dial(t, "tcp", r.Addr())
+			busy(c)
+			wantEnd(t, b)
+			// Now none is idle: d is turned away, at once.
+			d := dial(t, "tcp", r.Addr())
+			wantEnd(t, d)
+			if n := r.value(t, "nodedns_tcp_connections_rejected_total", "limit", tc.label); n != 1 {
+				t.Errorf("rejected %v, want 1", n)
+			}
+			if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "evicted"); n != 1 {
+				t.Errorf("evicted %v, want 1", n)
+			}
+			if tc.name == "client" {
+				// Another client has its own share.
+				dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+				e, err := dialer.Dial("tcp", r.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer e.Close()
+				e.SetDeadline(time.Now().Add(5 * time.Second))
+				if _, err := e.Write(frame(question(5, "hit"))); err != nil {
+					t.Fatal(err)
+				}
+				if got := readFrame(t, e); id(got) != 5 {
+					t.Errorf("reply %x", got)
+				}
+			}
+			close(release)
+			for _, conn := range []net.Conn{a, c} {
+				if got := readFrame(t, conn); id(got) != 1 {
+					t.Errorf("the question under way: %x", got)
+				}
+			}
+		})
+	}
+}
+
+// A client that resets its connection while its question is under way harms nobody.
+func TestClientReset(t *testing.T) {
+	t.Parallel()
+	entered, release := make(chan struct{}), make(chan struct{})
+	r := start(t, Config{}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+		entered <- struct{}{}
+		<-release
+		return echo(buf, query)
+	}})
+	c := dial(t, "tcp", r.Addr()).(*net.TCPConn)
+	if _, err := c.Write(frame(question(1, "a"))); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	c.SetLinger(0)
+	c.Close()
+	close(release)
+	eventually(t, "the connection to be gone", func() bool { return r.value(t, "nodedns_tcp_connections") == 0 })
+	if _, err := net.Dial("tcp", r.Addr().String()); errors.Is(err, syscall.ECONNREFUSED) {
+		t.Error("the listener is gone too")
+	}
+}
