@@ -67,5 +67,5 @@ func run(ctx context.Context, args []string, env environment) error {
 	if len(o.args) > 0 {
 		return fmt.Errorf("unexpected argument %q", o.args[0])
 	}
-	return serve(ctx, o, env)
+	return interrupted(ctx, serve(ctx, o, env))
 }

@@ -58,8 +58,8 @@ func (r *reloader) inForce(next *running, reload bool) {
 }
 
 // reload loads everything and, if it means something else than what serves, switches to it. Until the new side is complete
-// nothing changes; if it cannot be completed, nothing ever does.
-func (r *reloader) reload() {
+// nothing changes; if it cannot be completed, nothing ever does. level is for the news that there is none.
+func (r *reloader) reload(level slog.Level) {
 	cfg, err := r.source.load()
 	if err != nil {
 		r.fail(err)
@@ -67,6 +67,7 @@ func (r *reloader) reload() {
 	}
 	old := r.server.current
 	if cfg.String() == old.text {
+		r.log.Log(context.Background(), level, "configuration unchanged")
 		r.succeed()
 		return
 	}
@@ -117,9 +118,9 @@ func (r *reloader) watch(ctx context.Context, signals <-chan os.Signal) {
 		case s := <-signals:
 			r.log.Info("reload asked for", "signal", s.String())
 			r.failed = "" // whoever asks wants to hear of the failure, also a second time
-			r.reload()
+			r.reload(slog.LevelInfo)
 		case <-timer.C:
-			r.reload()
+			r.reload(slog.LevelDebug)
 		}
 	}
 }

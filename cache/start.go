@@ -98,6 +98,14 @@ func serve(ctx context.Context, o *options, env environment) error {
 	return p.run(ctx, cfg)
 }
 
+// interrupted turns the error of a start that was ended by a signal into none.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
 // mode finds kube-proxy's mode, waiting a bounded time for a kube-proxy that starts at the same time as this process.
 func (p *process) mode(ctx context.Context) (node.Mode, error) {
 	if p.o.mode != "" || !p.o.managesNode() {
@@ -118,7 +126,7 @@ func (p *process) mode(ctx context.Context) (node.Mode, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("-mode=auto: %w", err)
+			return "", fmt.Errorf("-mode=auto: %w (%w)", err, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -283,14 +291,12 @@ func (p *process) firstProof(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := p.web.proof.Prove(ctx)
-		if err == nil || p.node == nil && errors.Is(err, syscall.EPERM) {
+		if err == nil {
 			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("the cache does not answer its own questions: %w", err)
 		}
 		select {
 		case <-ctx.Done():
+			return fmt.Errorf("the cache does not answer its own questions: %w (%w)", err, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
