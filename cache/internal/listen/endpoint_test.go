@@ -49,26 +49,29 @@ func TestMetricNames(t *testing.T) {
 
 // All or nothing, and the error says where and over what.
 func TestBindConflict(t *testing.T) {
-	t.Parallel()
 	for _, taken := range []string{"udp", "tcp"} {
 		t.Run(taken, func(t *testing.T) {
-			var addr string
+			// A port that is free over both.
+			ep, err := Listen(Config{Addr: netip.MustParseAddrPort("127.0.0.1:0")}, stub{}, slog.New(slog.DiscardHandler), NewMetrics(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ep.Close()
+			addr := ep.Addr().String()
 			if taken == "udp" {
-				c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+				c, err := net.ListenPacket("udp4", addr)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				addr = c.LocalAddr().String()
 			} else {
-				l, err := net.Listen("tcp4", "127.0.0.1:0")
+				l, err := net.Listen("tcp4", addr)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer l.Close()
-				addr = l.Addr().String()
 			}
-			_, err := Listen(Config{Addr: netip.MustParseAddrPort(addr)}, stub{}, slog.New(slog.DiscardHandler), NewMetrics(nil))
+			_, err = Listen(Config{Addr: ep.Addr()}, stub{}, slog.New(slog.DiscardHandler), NewMetrics(nil))
 			if !errors.Is(err, syscall.EADDRINUSE) {
 				t.Fatalf("error %v", err)
 			}
