@@ -17,12 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
-	"github.com/nodedns/nodedns/cache/internal/forward"
 	"github.com/nodedns/nodedns/cache/internal/listen"
 	"github.com/nodedns/nodedns/cache/internal/node"
 	"github.com/nodedns/nodedns/cache/internal/ops"
 	"github.com/nodedns/nodedns/cache/internal/probe"
-	"github.com/nodedns/nodedns/cache/internal/resolve"
 )
 
 func newLogger(o *options, env environment, level *slog.LevelVar) *slog.Logger {
@@ -34,11 +32,8 @@ func newLogger(o *options, env environment, level *slog.LevelVar) *slog.Logger {
 	return slog.New(slog.NewTextHandler(env.stderr, opts))
 }
 
-func newBuilder(log *slog.Logger, env environment, reg prometheus.Registerer) *builder {
-	return &builder{
-		log: log, stdout: env.stdout, resolve: resolve.NewMetrics(reg), forward: forward.NewMetrics(reg),
-		nonce: probe.NewName(), interfaces: interfaceAddrs,
-	}
+func newBuilder(log *slog.Logger, env environment, m metrics) *builder {
+	return &builder{log: log, stdout: env.stdout, resolve: m.resolve, forward: m.forward, nonce: probe.NewName(), interfaces: interfaceAddrs}
 }
 
 // corefileOptions gathers what a Corefile may refer to.
@@ -79,20 +74,19 @@ func serve(ctx context.Context, o *options, env environment) error {
 		return err
 	}
 	p.dropClusterIPs(mode)
-	reg := prometheus.NewRegistry()
-	metrics := ops.NewMetrics(reg, build())
+	m := newMetrics()
 	p.reload = &reloader{
-		log: p.log, metrics: metrics, level: level, base: o.logLevel, always: o.reloadSignal,
-		source: newSource(o, corefileOptions(o, mode, p.cluster, env), p.log, metrics), builder: newBuilder(p.log, env, reg),
+		log: p.log, metrics: m.process, level: level, base: o.logLevel, always: o.reloadSignal,
+		source: newSource(o, corefileOptions(o, mode, p.cluster, env), p.log, m.process), builder: newBuilder(p.log, env, m),
 	}
-	p.server = newServer(p.log, listen.NewMetrics(reg))
+	p.server = newServer(p.log, m.listen)
 	p.reload.server = p.server
-	p.newWeb(reg, metrics)
+	p.newWeb(m)
 	cfg, err := p.reload.source.wait(ctx, o.wait)
 	if err != nil {
 		return err
 	}
-	if err := p.newNode(mode, cfg, reg); err != nil {
+	if err := p.newNode(mode, cfg, m.node); err != nil {
 		return err
 	}
 	return p.run(ctx, cfg)
@@ -148,19 +142,19 @@ func (p *process) dropClusterIPs(mode node.Mode) {
 	p.o.localIPs = kept
 }
 
-func (p *process) newWeb(reg *prometheus.Registry, metrics *ops.ProcessMetrics) {
+func (p *process) newWeb(m metrics) {
 	setup := prometheus.NewRegistry()
-	setup.MustRegister(metrics.SetupErrors())
+	setup.MustRegister(m.process.SetupErrors())
 	p.web = &web{
 		proof:   &proof{server: p.server, name: p.reload.builder.nonce},
-		servers: ops.NewServers(p.log, metrics), all: reg, setup: setup, setupAt: p.o.metricsListen,
+		servers: ops.NewServers(p.log, m.process), all: m.registry, setup: setup, setupAt: p.o.metricsListen,
 	}
 	p.web.say("starting")
 	p.reload.web = p.web
 }
 
 // newNode prepares the node room, and tells the builder of the node's addresses.
-func (p *process) newNode(mode node.Mode, cfg *corefile.Config, reg prometheus.Registerer) error {
+func (p *process) newNode(mode node.Mode, cfg *corefile.Config, m *node.Metrics) error {
 	p.reload.builder.limitsOf = func() listen.Config { return listen.Config{Drain: p.o.drain} }
 	if !p.o.managesNode() {
 		return nil
@@ -174,7 +168,7 @@ func (p *process) newNode(mode node.Mode, cfg *corefile.Config, reg prometheus.R
 		Link: p.o.interfaceName, Local: p.o.localIPs, ClusterIP: p.cluster.dns, Mode: mode, ModeAt: p.modeAt(), Port: p.o.dnsPort,
 		HealthPort: health, SkipLink: !p.o.setupInterface, SkipRules: !p.o.setupRules, Tracked: !p.o.notrack, Guard: p.o.guard,
 		Flavour: p.o.flavour, Lease: p.o.lease, Sync: p.o.syncInterval, Leave: p.o.teardown,
-	}, p.log, node.NewMetrics(reg))
+	}, p.log, m)
 	if err != nil {
 		return fmt.Errorf("setting up the node: %w", err)
 	}
@@ -211,7 +205,7 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// run is the order of starting and stopping. Start: lock, holders of the port, link and addresses, bind, probe, rules, lease,
+// run is the order of starting and stopping. Start: lock, holders of the port, link and addresses, bind, rules, probe, lease,
 // ready. Stop: the same backwards.
 func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
 	signals := make(chan os.Signal, 1)
@@ -234,13 +228,14 @@ func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
 		return p.giveUp(err)
 	}
 	defer p.server.stop()
-	if err := p.firstProof(ctx); err != nil {
-		return p.giveUp(err)
-	}
 	if p.node != nil {
 		if err := p.node.Arm(ctx); err != nil {
 			return p.tearDown(err)
 		}
+	}
+	// After the rules, none of which steers yet: without that for its mark, kube-proxy or the backstop would answer the probe.
+	if err := p.firstProof(ctx); err != nil {
+		return p.giveUp(err)
 	}
 	if p.o.pidFile != "" {
 		if err := writePID(p.o.pidFile); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +25,7 @@ import (
 const (
 	placeVar = "NODE_TEST_PLACE" // set inside a namespace: the name of the place
 	umlVar   = "NODE_TEST_UML"   // set inside User-Mode Linux
+	cacheVar = "NODE_TEST_CACHE" // the cache's program, where it has been built already
 )
 
 // place is where a kernel test runs.
@@ -46,6 +48,7 @@ func places() []place {
 
 func TestMain(m *testing.M) {
 	uml.Init()
+	actRole()
 	if os.Getenv(placeVar) != "" {
 		if err := furnish(); err != nil {
 			fmt.Fprintln(os.Stderr, "setting up the namespace:", err)
@@ -85,6 +88,25 @@ func inKernel(t *testing.T, body func(t *testing.T, p place)) {
 			again(t, p)
 		})
 	}
+}
+
+// inKernelWithCache is inKernel for bodies that run the cache's program.
+func inKernelWithCache(t *testing.T, body func(t *testing.T, p place)) {
+	t.Helper()
+	if os.Getenv(cacheVar) == "" {
+		t.Setenv(cacheVar, buildCache(t, t.TempDir()))
+	}
+	inKernel(t, body)
+}
+
+// buildCache builds the cache's program into a folder.
+func buildCache(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "nodedns-cache")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../..").CombinedOutput(); err != nil {
+		t.Fatalf("building the cache: %v\n%s", err, out)
+	}
+	return path
 }
 
 // again runs the test that called once more, alone and in a new namespace.
@@ -141,6 +163,7 @@ func TestUML(t *testing.T) {
 		skip(t, err.Error())
 	}
 	self, dir := visible(t)
+	cache := buildCache(t, filepath.Dir(self))
 	run := "^Test(Kernel|N[0-9])"
 	if only := os.Getenv("NODE_TEST_ONLY"); only != "" {
 		run = only
@@ -151,7 +174,7 @@ func TestUML(t *testing.T) {
 	}
 	var out bytes.Buffer
 	code, err := uml.Run(t.Context(), uml.Config{
-		Command: args, Dir: dir, Env: []string{umlVar + "=1"}, Output: &out, Timeout: 9 * time.Minute, Memory: 1024,
+		Command: args, Dir: dir, Env: []string{umlVar + "=1", cacheVar + "=" + cache}, Output: &out, Timeout: 9 * time.Minute, Memory: 1024,
 		Shared: []string{dir},
 	})
 	if err != nil || code != 0 {
@@ -172,21 +195,16 @@ func visible(t *testing.T) (self, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.CreateTemp("/var/tmp", "node-test-")
+	folder, err := os.MkdirTemp("/var/tmp", "node-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Remove(f.Name()) })
-	if _, err := f.Write(b); err != nil {
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	self = filepath.Join(folder, "node.test")
+	if err := os.WriteFile(self, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Chmod(0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return f.Name(), dir
+	return self, dir
 }
 
 // host is the kernel of the place.

@@ -8,8 +8,8 @@
 //	err = n.Lock(ctx)               // one owner a node; without it nothing is touched
 //	held, err := n.Holders(53)      // who else has the port, also through SO_REUSEPORT
 //	err = n.SetUp(ctx)              // link, addresses, spare local route
-//	…                               // the caller binds n.Addrs() and probes itself through ProbeMark
-//	err = n.Arm(ctx)                // rules, set, backstop; the node is not yet in service
+//	…                               // the caller binds n.Addrs()
+//	err = n.Arm(ctx)                // rules, set, backstop; from here a socket with ProbeMark reaches the cache
 //	err = n.Run(ctx, proof)         // in service while proof holds; out of it before Run returns
 //	…                               // the caller lets its sockets run dry and closes them
 //	err = n.TearDown(ctx)           // what the proxy mode says

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodedns/nodedns/e2e/load"
+)
+
+// fault is something that happens to the cache or the node while clients ask.
+type fault struct {
+	name string
+	do   func(t *testing.T, r *rig)
+	// pod and host are how many questions may be lost, of UDP clients; tcp is that of TCP clients in a Pod.
+	pod, host, tcp int
+	// outage bounds the time without service, where questions may be lost at all.
+	outage time.Duration
+}
+
+// lease is the one of the rigs: the default.
+const rigLease = 3 * time.Second
+
+// faults are those of the failover promise that a single node can show. events is how often each fault is repeated.
+func faults(guard Level) []fault {
+	const events = 3
+	hostKilled := events
+	if guard < LevelOwner {
+		// The host's own clients know of the cache's end by the lease alone.
+		hostKilled = events * int(rigLease/time.Second+1) * rates()["udp"]
+	}
+	restart := func(sig syscall.Signal) func(t *testing.T, r *rig) {
+		return func(t *testing.T, r *rig) {
+			for range events {
+				time.Sleep(500 * time.Millisecond)
+				r.end(t, sig)
+				r.start(t)
+			}
+		}
+	}
+	hang := int((rigLease + time.Second).Seconds())
+	iptables := func(r *rig, args string) string { return "iptables-" + string(r.p.flavour) + " " + args }
+	return []fault{
+		{name: "nothing", do: func(*testing.T, *rig) { time.Sleep(3 * time.Second) }},
+		{name: "SIGKILL", do: restart(syscall.SIGKILL), pod: 2 * events, host: hostKilled, tcp: 2 * events, outage: rigLease + 200*time.Millisecond},
+		{name: "restart", do: restart(syscall.SIGTERM)},
+		{
+			name: "hang", pod: hang * rates()["udp"], host: hang * rates()["udp"], tcp: hang * rates()["tcp"],
+			outage: rigLease + 200*time.Millisecond,
+			do: func(t *testing.T, r *rig) {
+				if err := r.cache.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(rigLease + 2*time.Second)
+				if err := r.cache.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+			},
+		},
+		{name: "link", do: func(t *testing.T, r *rig) {
+			for _, f := range []string{"ip link del nodelocaldns", "ip link set nodelocaldns down", "ip addr del 169.254.25.10/32 dev nodelocaldns"} {
+				sh(t, f)
+				within(t, time.Second, "up and with its address after "+f, func() bool {
+					l, err := r.p.host().Link(DefaultLink)
+					return err == nil && l.Up && contains(l.Addrs, addrs("169.254.25.10")[0])
+				})
+			}
+		}},
+		{name: "flush", do: func(t *testing.T, r *rig) {
+			before := dump(t, r.p.host(), r.p.flavour)
+			for _, table := range []string{"raw", "nat", "filter"} {
+				if table == "nat" && r.mode == IPTables {
+					continue // would take kube-proxy's rules too, which only it puts back
+				}
+				sh(t, iptables(r, "-t "+table+" -F"))
+				if table == "nat" && r.mode == IPVS {
+					sh(t, iptables(r, "-t nat -A OUTPUT ! -s 10.244.0.0/16 -d 10.96.0.10/32 -j MARK --set-xmark 0x4000/0x4000"))
+					sh(t, iptables(r, "-t nat -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE"))
+				}
+				// The kernel is slow here to list what it has: the promise is two seconds.
+				within(t, 4*time.Second, "as before after flushing "+table, func() bool { return dump(t, r.p.host(), r.p.flavour) == before })
+			}
+		}},
+	}
+}
+
+// within waits until ok holds, at most d.
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("not %s within %s", what, d)
+			return
+		}
+	}
+}
+
+// TestKernelFailover makes faults happen to a running cache while clients ask open-loop, each question from a new
+// socket, and counts the lost ones beyond those of the same load on the plain ClusterIP.
+func TestKernelFailover(t *testing.T) {
+	inKernelWithCache(t, func(t *testing.T, p place) {
+		modes := []Mode{IPTables}
+		guard := LevelSocket
+		switch {
+		case p.uml:
+			modes = []Mode{IPVS}
+		case p.flavour == NFT:
+			modes, guard = []Mode{NFTables}, LevelOwner
+		}
+		for _, mode := range modes {
+			r := newRig(t, p, mode, guard)
+			baseline := r.during(t, "10.96.0.10:53", func() { time.Sleep(3 * time.Second) })
+			report(t, mode, "plain ClusterIP", baseline)
+			r.start(t)
+			for _, f := range faults(guard) {
+				if f.name == "link" && !p.uml {
+					continue // the host's kernel may have no dummy links; the address lives on its local route alone
+				}
+				t.Run(f.name, func(t *testing.T) {
+					r.fault(t, f, baseline)
+				})
+			}
+		}
+	})
+}
+
+// target is what clients ask: what the webhook writes into resolv.conf, or what is there anyway.
+func (r *rig) target() string {
+	if r.mode == IPVS {
+		return "169.254.25.10:53"
+	}
+	return "10.96.0.10:53"
+}
+
+// during runs do while clients ask server, and gives what became of each client's questions.
+func (r *rig) during(t *testing.T, server string, do func()) map[string]load.Result {
+	t.Helper()
+	clients := []*client{r.ask(t, "pod", "udp", server), r.ask(t, "", "udp", server), r.ask(t, "pod", "tcp", server)}
+	time.Sleep(time.Second)
+	do()
+	time.Sleep(500 * time.Millisecond)
+	out := map[string]load.Result{}
+	for _, c := range clients {
+		out[c.name] = c.result(t)
+	}
+	return out
+}
+
+func (r *rig) fault(t *testing.T, f fault, baseline map[string]load.Result) {
+	got := r.during(t, r.target(), func() { f.do(t, r) })
+	report(t, r.mode, f.name, got)
+	for name, most := range map[string]int{"pod udp": f.pod, "host udp": f.host, "pod tcp": f.tcp} {
+		res, base := got[name], baseline[name]
+		beyond := res.Failed - int(float64(base.Failed)/float64(max(base.Queries, 1))*float64(res.Queries)+0.5)
+		if beyond > most {
+			t.Errorf("%s: %d of %d questions lost beyond the baseline, want at most %d: %v", name, beyond, res.Queries, most, res.Errors)
+		}
+		if limit := float64(f.outage.Milliseconds()) + 2*1000/float64(rates()[name[len(name)-3:]]); f.outage > 0 && res.OutageMS > limit {
+			t.Errorf("%s: outage of %.0f ms, want at most %.0f", name, res.OutageMS, limit)
+		}
+		if res.Queries == 0 || res.By[load.ByCache] == 0 {
+			t.Errorf("%s: the cache answered none of %d questions", name, res.Queries)
+		}
+	}
+}
+
+func report(t *testing.T, mode Mode, fault string, results map[string]load.Result) {
+	t.Helper()
+	for _, name := range []string{"pod udp", "host udp", "pod tcp"} {
+		r := results[name]
+		t.Log(fmt.Sprintf("%-9s %-16s %-9s %4d questions %3d lost, outage %5.0f ms, by %v %v", mode, fault, name, r.Queries, r.Failed, r.OutageMS, r.By, r.Errors))
+	}
+}

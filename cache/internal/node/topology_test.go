@@ -1,0 +1,342 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodedns/nodedns/e2e/load"
+)
+
+// roleVar makes the test program one of the parts around the node: a DNS server or a client.
+const roleVar = "NODE_TEST_ROLE"
+
+// actRole runs the part and ends the process, if this process is one.
+func actRole() {
+	var err error
+	switch os.Getenv(roleVar) {
+	case "":
+		return
+	case "server":
+		err = serveDNS()
+	case "load":
+		err = askLoad(os.Args[1], os.Args[2])
+	default:
+		err = fmt.Errorf("no role %q", os.Getenv(roleVar))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serveDNS stands in for CoreDNS: one address for every name, and an identifier for who asks for one.
+func serveDNS() error {
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg)
+		r.SetReply(q)
+		r.Answer = append(r.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5},
+			A:   net.IPv4(192, 0, 2, 1),
+		})
+		if opt := q.IsEdns0(); opt != nil {
+			r.SetEdns0(1232, false)
+			for _, o := range opt.Option {
+				if o.Option() == dns.EDNS0NSID {
+					r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_NSID{Code: dns.EDNS0NSID, Nsid: "636c7573746572"})
+				}
+			}
+		}
+		_ = w.WriteMsg(r)
+	})
+	failed := make(chan error, 2)
+	for _, network := range []string{"udp", "tcp"} {
+		s := &dns.Server{Addr: ":53", Net: network, Handler: handler, NotifyStartedFunc: func() { fmt.Println("serving", network) }}
+		go func() { failed <- s.ListenAndServe() }()
+	}
+	return <-failed
+}
+
+// askLoad asks server until standard input ends and prints what happened.
+func askLoad(network, server string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	r, err := load.Run(ctx, load.Config{
+		Server: netip.MustParseAddrPort(server), Network: network, Rate: rates()[network], Deadline: time.Second, Limit: time.Minute,
+		Names: []string{"a.svc.cluster.local", "b.svc.cluster.local", "c.svc.cluster.local"},
+	})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// rates are the questions a second of one client. All clients together stay below 100, above which the network of
+// User-Mode Linux loses packets by itself.
+func rates() map[string]int { return map[string]int{"udp": 30, "tcp": 10} }
+
+// topology is a node with a Pod, and another node with the cluster DNS, each a network namespace. The test's own
+// namespace is the node.
+//
+//	pod 10.244.0.2 ── br0 10.244.0.1 | node 172.30.0.1 ── 172.30.0.2 | other node, DNS at 10.244.1.53
+const topology = `
+ip link add br0 type bridge; ip addr add 10.244.0.1/24 dev br0; ip link set br0 up
+ip netns add pod; ip link add pod0 type veth peer name eth0 netns pod; ip link set pod0 master br0 up
+ip -n pod addr add 10.244.0.2/24 dev eth0; ip -n pod link set eth0 up; ip -n pod link set lo up
+ip -n pod route add default via 10.244.0.1
+ip netns add other; ip link add eth0 type veth peer name eth0 netns other
+ip addr add 172.30.0.1/24 dev eth0; ip link set eth0 up
+ip -n other addr add 172.30.0.2/24 dev eth0; ip -n other link set eth0 up; ip -n other link set lo up
+ip -n other addr add 10.244.1.53/32 dev lo
+ip -n other route add 10.244.0.0/24 via 172.30.0.1
+ip route add 10.244.1.0/24 via 172.30.0.2
+ip route add default via 172.30.0.2
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
+`
+
+// proxies do of kube-proxy's work what concerns the cluster DNS, in each of its modes.
+func proxies() map[Mode]string {
+	return map[Mode]string{
+		IPVS: `
+ip link add kube-ipvs0 type dummy; ip addr add 10.96.0.10/32 dev kube-ipvs0
+for p in u t; do ipvsadm -A -$p 10.96.0.10:53 -s rr; ipvsadm -a -$p 10.96.0.10:53 -r 10.244.1.53:53 -m; done
+echo 1 >/proc/sys/net/ipv4/vs/conntrack
+$IPT -t nat -A OUTPUT ! -s 10.244.0.0/16 -d 10.96.0.10/32 -j MARK --set-xmark 0x4000/0x4000
+$IPT -t nat -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE
+`,
+		IPTables: `
+$IPT -t nat -N KUBE-SERVICES
+for c in PREROUTING OUTPUT; do $IPT -t nat -A $c -j KUBE-SERVICES; done
+for p in udp tcp; do
+  for s in 10 11; do
+    $IPT -t nat -N KUBE-SVC-$s$p
+    $IPT -t nat -A KUBE-SERVICES -d 10.96.0.$s/32 -p $p --dport 53 -j KUBE-SVC-$s$p
+    $IPT -t nat -A KUBE-SVC-$s$p -j DNAT -p $p --to-destination 10.244.1.53:53
+  done
+done
+`,
+		NFTables: `
+nft -f - <<'END'
+table ip kube-proxy {
+  chain services {
+    ip daddr { 10.96.0.10, 10.96.0.11 } udp dport 53 dnat to 10.244.1.53:53
+    ip daddr { 10.96.0.10, 10.96.0.11 } tcp dport 53 dnat to 10.244.1.53:53
+  }
+  chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+  chain nat-output { type nat hook output priority -100; jump services; }
+}
+END
+`,
+	}
+}
+
+// rig is a running topology.
+type rig struct {
+	p     place
+	mode  Mode
+	guard Level
+	dir   string
+	cache *exec.Cmd
+	logs  string
+	done  chan error
+}
+
+// newRig builds the topology in this namespace, with a cluster DNS.
+func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
+	t.Helper()
+	r := &rig{p: p, mode: mode, guard: guard, dir: t.TempDir()}
+	sh(t, topology+strings.ReplaceAll(proxies()[mode], "$IPT", "iptables-"+string(p.flavour)))
+	t.Cleanup(func() { sh(t, "ip netns del pod; ip netns del other") })
+	server := exec.CommandContext(t.Context(), "ip", "netns", "exec", "other", os.Args[0])
+	server.Env = append(os.Environ(), roleVar+"=server")
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	server.Stderr = t.Output()
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	lines := bufio.NewScanner(out)
+	for range 2 {
+		if !lines.Scan() {
+			t.Fatalf("the DNS server did not start: %v", lines.Err())
+		}
+	}
+	corefile := fmt.Sprintf(`.:53 {
+    errors
+    cache 30
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+    health 169.254.25.10:8080
+}
+`)
+	if err := os.WriteFile(filepath.Join(r.dir, "Corefile"), []byte(corefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if r.cache != nil {
+			r.kill(t)
+		}
+		if t.Failed() {
+			if b, err := os.ReadFile(r.logs); err == nil {
+				t.Logf("the cache said:\n%s", b)
+			}
+		}
+	})
+	return r
+}
+
+// start starts the cache and waits until it is in service.
+func (r *rig) start(t *testing.T) {
+	t.Helper()
+	r.launch(t)
+	r.inService(t)
+}
+
+func (r *rig) launch(t *testing.T) {
+	t.Helper()
+	upstream := "10.96.0.10"
+	if r.mode != IPVS {
+		upstream = "10.96.0.11"
+	}
+	r.logs = filepath.Join(r.dir, "cache.log")
+	log, err := os.OpenFile(r.logs, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(os.Getenv(cacheVar), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
+		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
+		"-metrics-listen-address=", "-log-level=info")
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	r.cache, r.done = cmd, done
+}
+
+// inService waits until the cache itself answers a Pod.
+func (r *rig) inService(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(40 * time.Second)
+	for time.Now().Before(deadline) {
+		select {
+		case err := <-r.done:
+			r.cache = nil
+			t.Fatalf("the cache ended: %v", err)
+		default:
+		}
+		if b, err := os.ReadFile(r.logs); err == nil && strings.Contains(lastStart(string(b)), "in_service=true") {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal("the cache did not go into service")
+}
+
+// lastStart is what the last process wrote to a log that all of them append to.
+func lastStart(log string) string {
+	if i := strings.LastIndex(log, "guard level chosen"); i >= 0 {
+		return log[i:]
+	}
+	return ""
+}
+
+func (r *rig) kill(t *testing.T) {
+	t.Helper()
+	r.end(t, syscall.SIGKILL)
+}
+
+// end sends a signal and waits for the process to end.
+func (r *rig) end(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := r.cache.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-r.done:
+		if sig == syscall.SIGTERM && err != nil {
+			t.Errorf("the cache ended with %v", err)
+		}
+	case <-time.After(40 * time.Second):
+		_ = r.cache.Process.Kill()
+		t.Errorf("the cache did not end 40 s after signal %v", sig)
+		<-r.done
+	}
+	r.cache = nil
+}
+
+// client is a load under way.
+type client struct {
+	name string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  strings.Builder
+}
+
+// ask starts a load from a namespace ("" is the node itself).
+func (r *rig) ask(t *testing.T, from, network, server string) *client {
+	t.Helper()
+	c := &client{name: from + " " + network}
+	args := []string{os.Args[0], network, server}
+	if from != "" {
+		args = append([]string{"ip", "netns", "exec", from}, args...)
+	} else {
+		c.name = "host " + network
+	}
+	c.cmd = exec.Command(args[0], args[1:]...)
+	c.cmd.Env = append(os.Environ(), roleVar+"=load")
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, t.Output()
+	var err error
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// result ends the load and gives what happened.
+func (c *client) result(t *testing.T) load.Result {
+	t.Helper()
+	if err := c.in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Fatalf("%s: %v", c.name, err)
+	}
+	var res load.Result
+	if err := json.Unmarshal([]byte(c.out.String()), &res); err != nil {
+		t.Fatalf("%s: %v: %s", c.name, err, c.out.String())
+	}
+	return res
+}
