@@ -71,7 +71,7 @@ func tryBuild(cfg *corefile.Config, env environment) error {
 		}
 		probe.Blocks = append(probe.Blocks, &block)
 	}
-	b := newBuilder(slog.New(slog.DiscardHandler), env, nil)
+	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
 	b.limitsOf = func() listen.Config { return listen.Config{} }
 	b.interfaces = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil }
 	r, err := b.build(&probe, nil)
