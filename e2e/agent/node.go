@@ -22,10 +22,9 @@ const Port = 2222
 // Node tells a node what it is. The test writes it as node.json into the folder that the node sees as Shared.
 type Node struct {
 	Name string
-	// Bin, Images and Shared are the folders outside.
+	// Bin and Images are folders outside.
 	Bin    string
 	Images []string
-	Shared string
 	// Address and Gateway are those of the link vec0; Address with its prefix length.
 	Address string
 	Gateway string

@@ -36,6 +36,8 @@ type Cluster struct {
 func Packages() []host.Package {
 	return []host.Package{
 		{Name: "user-mode-linux", Why: "the nodes' kernel, with IPVS and dummy links"},
+		{Name: "gcc", Why: "compiles what lets that kernel run on processors with AMX"},
+		{Name: "libc6-dev", Why: "as gcc"},
 		{Name: "iptables", Why: "kube-proxy and the cache's image use both flavours"},
 		{Name: "ipset", Why: "kube-proxy in IPVS mode uses it"},
 		{Name: "kmod", Why: "loads the nodes' kernel modules"},
@@ -48,9 +50,8 @@ func Packages() []host.Package {
 // again when it fails.
 func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
 	cfg.Nodes = len(cfg.Proxies)
-	needs := host.Needs{Root: true, UML: true, Memory: 1500 + 1000*cfg.Nodes, Disk: 2000, Dir: os.TempDir()}
-	if err := host.Preflight(needs); err != nil {
-		return nil, fmt.Errorf("this machine cannot run the cluster: %w", err)
+	if err := Preflight(cfg.Nodes); err != nil {
+		return nil, err
 	}
 	if err := host.Install(ctx, cfg.Console, Packages()...); err != nil {
 		return nil, err
@@ -139,6 +140,15 @@ func (c *Cluster) waitReady(ctx context.Context, n *Node) error {
 	}, n.kernel)
 	if err != nil {
 		return fmt.Errorf("%w; the last lines of kubelet:\n%s", err, n.Log("kubelet"))
+	}
+	return nil
+}
+
+// Preflight says what keeps this machine from carrying a cluster with that many nodes; nil means nothing.
+func Preflight(nodes int) error {
+	err := host.Preflight(host.Needs{Root: true, UML: true, Memory: 1500 + 1000*nodes, Disk: 4000, Dir: os.TempDir()})
+	if err != nil {
+		return fmt.Errorf("this machine cannot run the cluster: %w", err)
 	}
 	return nil
 }

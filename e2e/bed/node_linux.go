@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodedns/nodedns/e2e/agent"
 	"github.com/nodedns/nodedns/e2e/host"
+	"github.com/nodedns/nodedns/e2e/uml"
 )
 
 // A Node is a User-Mode Linux kernel with kubelet, containerd and kube-proxy on it.
@@ -47,12 +48,15 @@ func (cp *ControlPlane) boot(ctx context.Context, n int, images []string) (*Node
 	if err := makeDisk(ctx, disk); err != nil {
 		return nil, err
 	}
-	var err error
+	preload, err := uml.Preload(ctx, cp.ws.Path())
+	if err != nil {
+		return nil, err
+	}
 	node.kernel, err = cp.Start(host.Command{
 		Name: node.Name, Path: "linux.uml", Log: filepath.Join(node.dir, "console.log"),
 		// The kernel leaves a process for each of its own behind when it is killed; a PID namespace takes them along.
 		Alone: true,
-		Env:   []string{"TMPDIR=" + cp.ws.Path()}, // for the file behind its memory
+		Env:   append(preload, "TMPDIR="+cp.ws.Path()), // TMPDIR for the file behind its memory
 		Args: []string{
 			"umid=" + node.Name, "uml_dir=" + cp.ws.Path("uml"), "mem=" + nodeMemory,
 			"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init=" + cp.Program("bed-init"), "BED_NODE=" + node.dir,
@@ -79,7 +83,7 @@ func (cp *ControlPlane) boot(ctx context.Context, n int, images []string) (*Node
 // configure writes what the node reads: the agent's configuration, and those of the programs on it.
 func (n *Node) configure() error {
 	self := agent.Node{
-		Name: n.Name, Bin: n.cp.bin, Images: n.images, Shared: n.dir,
+		Name: n.Name, Bin: n.cp.bin, Images: n.images,
 		Address: netip.PrefixFrom(n.IP, 24).String(), Gateway: ControlPlaneIP, Nameserver: ControlPlaneIP,
 		Routes: make(map[string]string), Modules: nodeModules(),
 	}

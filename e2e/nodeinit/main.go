@@ -6,34 +6,38 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 func main() {
 	if os.Getpid() == 1 {
-		reap()
+		fmt.Fprintln(os.Stderr, "node init:", reap())
+		// Ending process 1 would be a panic, which hides the message.
+		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	}
-	err := serve(os.Getenv("BED_NODE"))
-	fmt.Fprintln(os.Stderr, "node init:", err)
+	fmt.Fprintln(os.Stderr, "node init:", serve(os.Getenv("BED_NODE")))
 	os.Exit(1)
 }
 
-// reap starts the working child and collects every process that ends, forever: if process 1 ended, the kernel would
-// panic and take the message with it.
-func reap() {
+// reap starts the working child and collects every process that ends, until the child does.
+func reap() error {
 	child := exec.Command(os.Args[0]) // not /proc/self/exe: the host's /proc shows until ours is mounted
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	if err := child.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "node init: starting the agent:", err)
+		return fmt.Errorf("starting the agent: %w", err)
 	}
 	for {
-		if _, err := unix.Wait4(-1, nil, 0, nil); err == unix.ECHILD {
-			time.Sleep(time.Second)
+		pid, err := unix.Wait4(-1, nil, 0, nil)
+		if err != nil && err != unix.EINTR {
+			return fmt.Errorf("waiting for children: %w", err)
+		}
+		if pid == child.Process.Pid {
+			return errors.New("the agent has ended")
 		}
 	}
 }

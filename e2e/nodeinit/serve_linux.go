@@ -15,7 +15,13 @@ import (
 
 // serve sets the node up and serves the agent.
 func serve(folder string) error {
-	text, err := os.ReadFile(agent.ConfigFile(folder))
+	// First of all: the folder may lie below /dev, /run or another place that is covered by now or will be.
+	if err := mountAll(
+		mount{"run", "/run", "tmpfs", "mode=755", 0}, mount{"none", agent.Shared, "hostfs", folder, 0},
+	); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(agent.ConfigFile(agent.Shared))
 	if err != nil {
 		return fmt.Errorf("reading the node's configuration: %w", err)
 	}

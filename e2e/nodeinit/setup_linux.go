@@ -30,29 +30,35 @@ func mounts(n agent.Node) error {
 		{"devpts", "/dev/pts", "devpts", "ptmxmode=666", 0},
 		{"shm", "/dev/shm", "tmpfs", "", 0},
 		{"mqueue", "/dev/mqueue", "mqueue", "", 0},
-		{"run", "/run", "tmpfs", "mode=755", 0},
 		{"tmp", "/tmp", "tmpfs", "mode=1777", 0},
 		{"log", "/var/log", "tmpfs", "", 0},
 		{"opt", "/opt", "tmpfs", "", 0},
 		{"/dev/ubda", "/var/lib", "ext4", "", unix.MS_NOATIME},
 		{"cgroup", "/sys/fs/cgroup", "cgroup2", "", 0},
-		// The repository or the run folder may lie below one of the folders just covered: mount them where nothing is.
+		// The repository may lie below one of the folders just covered: mount what we need of it where nothing is.
 		{"none", agent.Bin, "hostfs", n.Bin, unix.MS_RDONLY},
-		{"none", agent.Shared, "hostfs", n.Shared, 0},
 	}
 	for i, folder := range n.Images {
 		list = append(list, mount{"none", fmt.Sprintf("%s/%d", agent.Images, i), "hostfs", folder, unix.MS_RDONLY})
 	}
+	if err := mountAll(list...); err != nil {
+		return err
+	}
+	// kubelet needs mounts to propagate into Pods.
+	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+func mountAll(list ...mount) error {
 	for _, m := range list {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+		// Busy means that it is there already: the kernel mounts /dev by itself.
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil && err != unix.EBUSY {
 			return fmt.Errorf("mounting %s (%s): %w", m.target, m.kind, err)
 		}
 	}
-	// kubelet needs mounts to propagate into Pods.
-	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
+	return nil
 }
 
 // files puts files of the node's own over those of the host.
