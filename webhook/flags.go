@@ -206,9 +206,8 @@ func (o options) readResolvConf(log *slog.Logger) string {
 	return string(text)
 }
 
-// hosts are the names and addresses of the certificate.
-func (o options) hosts() (names []string, ips []net.IP) {
-	domain := strings.TrimSuffix(o.clusterDomain, ".")
+// hosts are the names and addresses of the certificate; domain is the cluster's, empty if unknown.
+func (o options) hosts(domain string) (names []string, ips []net.IP) {
 	if domain == "" {
 		domain = "cluster.local"
 	}

@@ -32,7 +32,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	source, err := o.certs(config, client, log)
+	source, err := o.certs(config, client, picture.discovery.Cluster().Domain, log)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (o options) sources(p *picture, events *events) admit.Sources {
 }
 
 // certs makes the source of the serving certificate.
-func (o options) certs(config *rest.Config, client kubernetes.Interface, log *slog.Logger) (certs.Source, error) {
+func (o options) certs(config *rest.Config, client kubernetes.Interface, domain string, log *slog.Logger) (certs.Source, error) {
 	if o.certMode == certsFiles {
 		source, err := certs.NewFiles(certs.FilesConfig{CertFile: o.certFile, KeyFile: o.keyFile}, log)
 		if err != nil {
@@ -88,7 +88,7 @@ func (o options) certs(config *rest.Config, client kubernetes.Interface, log *sl
 		}
 		return source, nil
 	}
-	names, ips := o.hosts()
+	names, ips := o.hosts(domain)
 	ca := &authority.DynamicAuthority{
 		SecretNamespace: o.namespace,
 		SecretName:      o.caSecret,
