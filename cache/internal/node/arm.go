@@ -65,6 +65,51 @@ func (n *Node) Arm(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// foreArm installs what must be there before a ClusterIP becomes local: from then on questions of the host's own clients
+// have it as their source, and leave the node with it unless they are masqueraded.
+func (n *Node) foreArm(ctx context.Context) {
+	if n.cfg.SkipRules || n.Mode() == IPVS || len(n.cfg.ClusterIP) == 0 {
+		return
+	}
+	n.makeSides()
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Patience)
+	defer cancel()
+	for _, s := range n.sides {
+		if n.openTables(s) != nil {
+			continue
+		}
+		w := n.want(s, false) // no guard has been chosen: nothing of it steers
+		for _, t := range ourTables() {
+			if t.table == "nat" {
+				_ = n.applyTable(ctx, s, t, w.rules()) // noted there
+			}
+		}
+		s.expectChanges()
+	}
+}
+
+// openTables finds the iptables of a family.
+func (n *Node) openTables(s *side) error {
+	if s.tables != nil {
+		return nil
+	}
+	t, flavour, err := n.kernel.Tables(s.fam, n.cfg.Flavour, n.cfg.LockWait)
+	if n.problems.note(stepFlavour, s.fam, explain(err)) != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.tables, s.flavour = t, flavour
+	return nil
+}
+
+// expectChanges says that the next changes are ours: they count as no repair.
+func (s *side) expectChanges() {
+	for _, known := range s.seen {
+		known.armed = false
+	}
+}
+
 // makeSides makes one side for each family with addresses.
 func (n *Node) makeSides() {
 	n.mu.Lock()
@@ -82,15 +127,8 @@ func (n *Node) makeSides() {
 // armSide brings one family as far as it goes. It may be called again at any time.
 func (n *Node) armSide(ctx context.Context, s *side) error {
 	var errs []error
-	if s.tables == nil {
-		t, flavour, err := n.kernel.Tables(s.fam, n.cfg.Flavour, n.cfg.LockWait)
-		if n.problems.note(stepFlavour, s.fam, explain(err)) == nil {
-			n.mu.Lock()
-			s.tables, s.flavour = t, flavour
-			n.mu.Unlock()
-		} else {
-			errs = append(errs, err)
-		}
+	if err := n.openTables(s); err != nil {
+		errs = append(errs, err)
 	}
 	if s.level == 0 {
 		if err := n.chooseGuard(ctx, s); err != nil {
@@ -286,11 +324,13 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 		if err := n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) }); err != nil {
 			return err
 		}
-		for _, c := range changes {
-			if known.armed {
+		if known.armed {
+			kinds := map[string]int{}
+			for _, c := range changes {
+				kinds[c.kind]++
 				n.m.repairs.WithLabelValues(c.kind).Inc()
-				n.log.Warn("put back a part of the node", "kind", c.kind, "table", t.table, "chain", c.chain)
 			}
+			n.log.Warn("put back a part of the node", "family", s.fam.String(), "table", t.table, "changes", kinds)
 		}
 		if changes, err = n.planTable(ctx, s, t, rules); err != nil {
 			return err

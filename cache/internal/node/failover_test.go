@@ -35,6 +35,9 @@ func faults(guard Level) []fault {
 			for range events {
 				time.Sleep(500 * time.Millisecond)
 				r.end(t, sig)
+				if sig == syscall.SIGKILL {
+					time.Sleep(time.Second) // as long as it takes until somebody starts it again
+				}
 				r.start(t)
 			}
 		}

@@ -17,34 +17,50 @@ func (n *Node) TearDown(ctx context.Context) error {
 	n.work.Lock()
 	defer n.work.Unlock()
 	var errs []error
-	if n.cfg.Leave != LeaveNothing {
-		for _, s := range n.sides {
-			// The rules go before the set they refer to. By now none of them steers anything: the lease is off.
-			errs = append(errs, n.leaveTables(ctx, s))
-		}
+	if n.cfg.Leave == LeaveNothing {
+		return n.closeLeases(func(s *side) bool { return s.level == LevelOwner })
 	}
 	for _, s := range n.sides {
-		if s.lease != nil && (n.cfg.Leave != LeaveNothing || s.level == LevelOwner) {
+		s.expectChanges()
+	}
+	// Addresses first: a ClusterIP that is local is the source of the host's own questions, and needs its masquerade.
+	errs = append(errs, n.leaveAddrs())
+	for _, s := range n.sides {
+		// The rules go before the set they refer to. By now none of them steers anything: the lease is off.
+		errs = append(errs, n.leaveTables(ctx, s))
+	}
+	errs = append(errs, n.closeLeases(func(*side) bool { return true }))
+	return errors.Join(errs...)
+}
+
+// closeLeases closes the leases of those sides.
+func (n *Node) closeLeases(which func(*side) bool) error {
+	var errs []error
+	for _, s := range n.sides {
+		if s.lease != nil && which(s) {
 			errs = append(errs, s.lease.Close())
 		}
 	}
-	if n.cfg.SkipLink || n.cfg.Leave == LeaveNothing {
-		return errors.Join(errs...)
-	}
-	if n.cfg.Leave == LeaveAll {
-		for _, a := range n.served() {
-			errs = append(errs, n.links.DelSpare(a))
-		}
-		return errors.Join(append(errs, n.links.DelLink(n.cfg.Link))...)
+	return errors.Join(errs...)
+}
+
+// leaveAddrs takes away the addresses that do not stay. With the ClusterIP no longer local, questions to it are
+// kube-proxy's again.
+func (n *Node) leaveAddrs() error {
+	if n.cfg.SkipLink {
+		return nil
 	}
 	n.mu.Lock()
 	kept := n.keptLocked()
 	n.mu.Unlock()
-	for _, a := range n.Addrs() {
-		if !contains(kept, a) {
-			// With the ClusterIP no longer local, Pods that ask it are kube-proxy's again.
+	var errs []error
+	for _, a := range n.served() {
+		if n.cfg.Leave == LeaveAll || !contains(kept, a) {
 			errs = append(errs, n.dropAddr(a))
 		}
+	}
+	if n.cfg.Leave == LeaveAll {
+		errs = append(errs, n.links.DelLink(n.cfg.Link))
 	}
 	return errors.Join(errs...)
 }

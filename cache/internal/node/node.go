@@ -143,6 +143,7 @@ func (n *Node) SetUp(ctx context.Context) error {
 	if err := n.dropOld(served); err != nil {
 		_ = n.problems.fail(stepAddress, 0, err)
 	}
+	n.foreArm(ctx)
 	local := n.applyLink(served, true)
 	n.setAddrs(local)
 	if len(local) == 0 {

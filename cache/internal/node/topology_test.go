@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -157,6 +158,7 @@ type rig struct {
 	dir   string
 	cache *exec.Cmd
 	logs  string
+	begun int64 // where in logs the present process began
 	done  chan error
 }
 
@@ -229,6 +231,9 @@ func (r *rig) launch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
+	if r.begun, err = log.Seek(0, io.SeekEnd); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(os.Getenv(cacheVar), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
 		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
 		"-metrics-listen-address=", "-log-level=info")
@@ -253,20 +258,12 @@ func (r *rig) inService(t *testing.T) {
 			t.Fatalf("the cache ended: %v", err)
 		default:
 		}
-		if b, err := os.ReadFile(r.logs); err == nil && strings.Contains(lastStart(string(b)), "in_service=true") {
+		if b, err := os.ReadFile(r.logs); err == nil && bytes.Contains(b[r.begun:], []byte("in_service=true")) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatal("the cache did not go into service")
-}
-
-// lastStart is what the last process wrote to a log that all of them append to.
-func lastStart(log string) string {
-	if i := strings.LastIndex(log, "guard level chosen"); i >= 0 {
-		return log[i:]
-	}
-	return ""
 }
 
 func (r *rig) kill(t *testing.T) {
