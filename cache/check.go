@@ -13,6 +13,7 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 	"github.com/nodedns/nodedns/cache/internal/listen"
 	"github.com/nodedns/nodedns/cache/internal/node"
+	"github.com/nodedns/nodedns/cache/internal/ops"
 )
 
 // check validates a Corefile and prints what it means. It binds and asks nothing. A placeholder whose value is only known on
@@ -34,7 +35,8 @@ func check(o *options, env environment) error {
 	}
 	opts := corefileOptions(o, o.mode, c, env)
 	opts.KeepUnknown = true
-	src := &source{log: slog.New(slog.NewTextHandler(env.stderr, nil)), kubeDNS: o.kubeDNSDir, noted: make(map[string]string)}
+	src := &source{log: slog.New(slog.NewTextHandler(env.stderr, nil)), kubeDNS: o.kubeDNSDir, noted: make(map[string]string),
+		metrics: ops.NewMetrics(nil, ops.Build{}, nil)}
 	opts.KubeDNS = src.readKubeDNS()
 	cfg, err := corefile.Parse(name, string(text), opts)
 	if err != nil {

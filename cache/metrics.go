@@ -21,9 +21,36 @@ type metrics struct {
 }
 
 func newMetrics() metrics {
-	reg := prometheus.NewRegistry()
+	reg, nodeReg := prometheus.NewRegistry(), prometheus.NewRegistry()
+	reg.MustRegister(nodeReg)
 	return metrics{
-		registry: reg, process: ops.NewMetrics(reg, build()), listen: listen.NewMetrics(reg), resolve: resolve.NewMetrics(reg),
-		forward: forward.NewMetrics(reg), node: node.NewMetrics(reg),
+		registry: reg, listen: listen.NewMetrics(reg), resolve: resolve.NewMetrics(reg), forward: forward.NewMetrics(reg), node: node.NewMetrics(nodeReg),
+		process: ops.NewMetrics(reg, build(), func() ops.SetupErrors { return nodeErrors(nodeReg) }),
 	}
+}
+
+// nodeErrors puts the failures of the node room under the incumbent's names.
+func nodeErrors(g prometheus.Gatherer) ops.SetupErrors {
+	out := make(ops.SetupErrors)
+	families, err := g.Gather()
+	if err != nil {
+		return out // and the gathering of all metrics fails with the same error
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			n := m.GetCounter().GetValue()
+			switch f.GetName() {
+			case "nodedns_node_xtables_lock_waits_total":
+				out[ops.SetupRulesLock] += n
+			case "nodedns_node_step_failures_total":
+				switch m.GetLabel()[0].GetValue() {
+				case "link", "address", "route":
+					out[ops.SetupLinkAdd] += n
+				default:
+					out[ops.SetupRules] += n
+				}
+			}
+		}
+	}
+	return out
 }

@@ -372,7 +372,7 @@ func TestCheck(t *testing.T) {
 // often the files are looked at.
 func TestC07LastGood(t *testing.T) {
 	dir := t.TempDir()
-	m := ops.NewMetrics(nil, ops.Build{})
+	m := ops.NewMetrics(nil, ops.Build{}, nil)
 	s := &source{log: slog.New(slog.DiscardHandler), metrics: m, kubeDNS: dir, noted: make(map[string]string)}
 	if k := s.readKubeDNS(); k.Stubs != nil || k.Upstreams != nil {
 		t.Errorf("empty directory: %+v", k)

@@ -146,7 +146,7 @@ func (s *source) readKubeDNS() corefile.KubeDNS {
 func (s *source) setupError(key string, err error) {
 	s.once(key, err.Error(), func() {
 		s.log.Error("ConfigMap kube-dns", "error", err)
-		s.metrics.SetupFailed(ops.SetupConfigMap)
+		s.metrics.ConfigMapFailed()
 	})
 }
 

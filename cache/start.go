@@ -227,8 +227,10 @@ func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
 	if err := p.reload.load(cfg); err != nil {
 		return p.giveUp(err)
 	}
-	defer p.server.stop()
 	if p.node != nil {
+		if err := p.everySteeredAddressIsServed(); err != nil {
+			return p.giveUp(err)
+		}
 		if err := p.node.Arm(ctx); err != nil {
 			return p.tearDown(err)
 		}
@@ -272,16 +274,19 @@ func (p *process) takeNode(ctx context.Context) error {
 	return nil
 }
 
-// firstProof waits until the cache answers on every address that the rules will lead to it.
-func (p *process) firstProof(ctx context.Context) error {
-	if p.node != nil {
-		served := p.server.addrs()
-		for _, a := range p.node.Addrs() {
-			if at := netip.AddrPortFrom(a, p.o.dnsPort); !slices.Contains(served, at) {
-				return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions will go: add it to bind, or take it out of -localip or -cluster-dns", at)
-			}
+// everySteeredAddressIsServed finds a Corefile that leaves out an address to which the rules lead questions.
+func (p *process) everySteeredAddressIsServed() error {
+	served := p.server.addrs()
+	for _, a := range p.node.Addrs() {
+		if at := netip.AddrPortFrom(a, p.o.dnsPort); !slices.Contains(served, at) {
+			return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions would go: add it to bind, or take it out of -localip or -cluster-dns", at)
 		}
 	}
+	return nil
+}
+
+// firstProof waits until the cache answers its own questions on every address.
+func (p *process) firstProof(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shortly)
 	defer cancel()
 	for {

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"runtime"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -12,6 +13,9 @@ type Build struct{ Version, Revision string }
 
 // SetupError is a value of the label errortype of coredns_nodecache_setup_errors_total. The incumbent's names are kept.
 type SetupError string
+
+// SetupErrors are counts of errors by kind; one that is missing is 0.
+type SetupErrors map[SetupError]float64
 
 // The setup errors.
 const (
@@ -31,12 +35,14 @@ type ProcessMetrics struct {
 	reloadFailed prometheus.Counter
 	reloadInfo   *prometheus.GaugeVec
 	reloads      prometheus.Counter
-	setup        *prometheus.CounterVec
+	configMap    atomic.Uint64
+	setup        *setupCollector
 	endpointUp   *prometheus.GaugeVec
 }
 
-// NewMetrics builds the metrics and registers them, with those of Go and the process, with reg; nil counts nowhere.
-func NewMetrics(reg prometheus.Registerer, build Build) *ProcessMetrics {
+// NewMetrics builds the metrics and registers them, with those of Go and the process, with reg; nil counts nowhere. node gives
+// the errors that the set-up of the node has met so far; nil: no node is set up.
+func NewMetrics(reg prometheus.Registerer, build Build, node func() SetupErrors) *ProcessMetrics {
 	m := &ProcessMetrics{
 		reloadFailed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "coredns_reload_failed_total", Help: "Changes of the configuration that could not be loaded; the old one stayed in force.",
@@ -47,16 +53,12 @@ func NewMetrics(reg prometheus.Registerer, build Build) *ProcessMetrics {
 		reloadInfo: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "coredns_reload_version_info", Help: "A constant 1, labelled with the hash of the configuration in force.",
 		}, []string{"hash", "value"}),
-		setup: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "coredns_nodecache_setup_errors_total", Help: "Errors in the set-up of the node or its configuration, by kind.",
-		}, []string{"errortype"}),
 		endpointUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "nodedns_web_server_listeners", Help: "Addresses on which the web server of this kind listens; 0 while its address is taken.",
 		}, []string{"kind"}),
 	}
-	for _, e := range setupErrors() {
-		m.setup.WithLabelValues(string(e))
-	}
+	m.setup = &setupCollector{m: m, node: node, desc: prometheus.NewDesc("coredns_nodecache_setup_errors_total",
+		"Errors in the set-up of the node or its configuration, by kind.", []string{"errortype"}, nil)}
 	if reg == nil {
 		return m
 	}
@@ -70,11 +72,36 @@ func NewMetrics(reg prometheus.Registerer, build Build) *ProcessMetrics {
 	return m
 }
 
-// SetupFailed counts an error in the set-up of the node or its configuration.
-func (m *ProcessMetrics) SetupFailed(kind SetupError) { m.setup.WithLabelValues(string(kind)).Inc() }
+// ConfigMapFailed counts a file of the configuration that cannot be used.
+func (m *ProcessMetrics) ConfigMapFailed() { m.configMap.Add(1) }
 
-// SetupErrors are the counts of SetupFailed alone, as the incumbent serves them on a port of their own.
+// SetupErrors collects the set-up errors alone, as the incumbent serves them on a port of their own.
 func (m *ProcessMetrics) SetupErrors() prometheus.Collector { return m.setup }
+
+// setupCollector brings together what different rooms have counted.
+type setupCollector struct {
+	m    *ProcessMetrics
+	node func() SetupErrors
+	desc *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *setupCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c *setupCollector) Collect(ch chan<- prometheus.Metric) {
+	var counts SetupErrors
+	if c.node != nil {
+		counts = c.node()
+	}
+	for _, kind := range setupErrors() {
+		n := counts[kind]
+		if kind == SetupConfigMap {
+			n += float64(c.m.configMap.Load())
+		}
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, n, string(kind))
+	}
+}
 
 // Loaded notes the configuration in force by its hash; reload says that it replaced another.
 func (m *ProcessMetrics) Loaded(hash string, reload bool) {

@@ -11,10 +11,10 @@ import (
 // TestMetricNames lints the metrics with promlint and holds the names that dashboards of the incumbent rely on.
 func TestMetricNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := NewMetrics(reg, Build{Version: "1.2.3", Revision: "abc"})
+	m := NewMetrics(reg, Build{Version: "1.2.3", Revision: "abc"}, func() SetupErrors { return SetupErrors{SetupRules: 7} })
 	m.Loaded("00ff", true)
 	m.ReloadFailed()
-	m.SetupFailed(SetupConfigMap)
+	m.ConfigMapFailed()
 	m.endpoints(map[string][]Kind{":8080": {Health}}, nil)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
@@ -29,7 +29,7 @@ func TestMetricNames(t *testing.T) {
 coredns_nodecache_setup_errors_total{errortype="configmap"} 1
 coredns_nodecache_setup_errors_total{errortype="interface_add"} 0
 coredns_nodecache_setup_errors_total{errortype="interface_check"} 0
-coredns_nodecache_setup_errors_total{errortype="iptables"} 0
+coredns_nodecache_setup_errors_total{errortype="iptables"} 7
 coredns_nodecache_setup_errors_total{errortype="iptables_lock"} 0
 # HELP coredns_reload_failed_total Changes of the configuration that could not be loaded; the old one stayed in force.
 # TYPE coredns_reload_failed_total counter

@@ -73,7 +73,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.Loa
 // NewServers returns Servers that serve nothing yet. metrics may be nil.
 func NewServers(log *slog.Logger, metrics *ProcessMetrics) *Servers {
 	if metrics == nil {
-		metrics = NewMetrics(nil, Build{})
+		metrics = NewMetrics(nil, Build{}, nil)
 	}
 	return &Servers{log: log, metrics: metrics, wake: make(chan struct{}, 1), wanted: make(map[string]*site), failed: make(map[string]error)}
 }

@@ -97,7 +97,7 @@ func TestN14TakenPort(t *testing.T) {
 	var logged bytes.Buffer
 	log := slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) { mu.Lock(); defer mu.Unlock(); return logged.Write(p) }), nil))
 	reg := prometheus.NewRegistry()
-	m := NewMetrics(reg, Build{Version: "test"})
+	m := NewMetrics(reg, Build{Version: "test"}, nil)
 	s := NewServers(log, m)
 	s.Set([]Endpoint{{Health, taken, text("health")}, {Metrics, free, text("metrics")}})
 	start(t, s)
