@@ -27,8 +27,8 @@ func (z *Zone) refresh(e *store.Entry, prefetch bool) <-chan *outcome {
 		ctx, cancel := context.WithTimeout(z.ctx, z.cfg.Timeout)
 		defer cancel()
 		out := z.ask(ctx, z.store, []byte(e.Question()), e.Variant(), wire.Origin{})
-		var before time.Duration // e has been replaced
-		if out.err != nil || out.failed {
+		var before time.Duration
+		if z.store.Get([]byte(e.Question()), e.Variant()) == e { // not replaced
 			before = z.store.Now() + z.cfg.Cache.Stale.Recheck
 		}
 		e.EndRefresh(before)
