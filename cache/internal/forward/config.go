@@ -149,7 +149,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("health check domain: %w", err))
 	}
 	for _, z := range c.LoopZones {
-		if _, err := loopQuery("0", z); err != nil {
+		if _, err := loopQuery(loopLabel(0), z); err != nil {
 			errs = append(errs, fmt.Errorf("loop zone: %w", err))
 		}
 	}

@@ -136,7 +136,7 @@ func (l *loopProber) note(u *upstream, loops bool) {
 
 // probe tells whether a query for zone that is sent to u comes back.
 func (l *loopProber) probe(ctx context.Context, u *upstream, zone string) bool {
-	name := strconv.FormatUint(rand.Uint64()|1<<63, 36)
+	name := loopLabel(rand.Uint64())
 	msg, err := loopQuery(name, zone)
 	if err != nil {
 		return false // not reached: Validate has packed it
@@ -158,3 +158,6 @@ func (l *loopProber) probe(ctx context.Context, u *upstream, zone string) bool {
 	_ = u.ask(ctx, q, time.Now().Add(loopTimeout))
 	return came.Load()
 }
+
+// loopLabel is a label of 13 letters and digits.
+func loopLabel(n uint64) string { return strconv.FormatUint(n|1<<63, 36) }

@@ -44,10 +44,12 @@ type call struct {
 	id    uint16
 	sent  time.Time
 	moves int // times it was sent again for want of a sign of life
+
+	alone bool // it held up others, or seemed to: it goes on a connection of its own
 }
 
 func (c *call) reset(q query, end time.Time) {
-	c.q, c.end, c.reply, c.err, c.moves = q, end, nil, nil, 0
+	c.q, c.end, c.reply, c.err, c.moves, c.alone = q, end, nil, nil, 0, false
 }
 
 // stream is one TCP or TLS connection with many queries under way, told apart by IDs of
@@ -382,7 +384,7 @@ func (s *stream) sweep() {
 		return
 	}
 	wait := s.pool.up.f.cfg.Expire - now.Sub(s.idle)
-	if wait <= 0 || s.retired || s.stalled.Load() {
+	if wait <= 0 || s.closing.Load() || s.stalled.Load() {
 		s.failLocked(errGone)
 		return
 	}
@@ -412,6 +414,7 @@ func (s *stream) sweepCallsLocked(now time.Time) {
 		// The oldest on a connection that has never spoken may just be slow.
 		if c.moves == 0 && (s.proven || c != oldest) && now.Sub(c.sent) >= patience {
 			c.moves++
+			c.alone = c == oldest
 			s.finishLocked(c, nil, errStale)
 		}
 	}

@@ -60,7 +60,7 @@ func (p *streamPool) exchange(ctx context.Context, q query, end time.Time) ([]by
 	c.reset(q, end)
 	newer := uint64(0)
 	for range restarts {
-		s, fresh, err := p.pick(newer)
+		s, fresh, err := p.pick(newer, c.alone)
 		if err != nil {
 			return nil, fmt.Errorf("asking %s: %w", p.up.target, err)
 		}
@@ -85,8 +85,9 @@ func (p *streamPool) exchange(ctx context.Context, q query, end time.Time) ([]by
 // tells which.
 //
 // While the server replies at once, the first that is not held up is taken, so that
-// queries gather on few connections; otherwise the one with the fewest queries.
-func (p *streamPool) pick(newer uint64) (s *stream, fresh bool, err error) {
+// queries gather on few connections; otherwise the one with the fewest queries. With
+// alone set it is a new one that nobody else gets.
+func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -95,7 +96,7 @@ func (p *streamPool) pick(newer uint64) (s *stream, fresh bool, err error) {
 	depth, now := p.depth(), time.Now()
 	var least *stream
 	for _, s := range p.streams {
-		if s.serial <= newer || s.closing.Load() || s.stalled.Load() {
+		if alone || s.serial <= newer || s.closing.Load() || s.stalled.Load() {
 			continue
 		}
 		n := s.inflight.Load()
@@ -121,6 +122,7 @@ func (p *streamPool) pick(newer uint64) (s *stream, fresh bool, err error) {
 	}
 	p.last++
 	s = newStream(p, p.last)
+	s.closing.Store(alone)
 	if !p.up.f.group.start(s.run) {
 		s.timer.Stop()
 		return nil, false, errGone
@@ -188,7 +190,7 @@ func (p *streamPool) fresh(ctx context.Context, q query, end time.Time) error {
 	c := new(call)
 	c.done = make(chan struct{}, 1)
 	c.reset(q, end)
-	s, _, err := p.pick(newer)
+	s, _, err := p.pick(newer, false)
 	if err != nil {
 		return err
 	}

@@ -39,10 +39,10 @@ func TestHitOverUDP(t *testing.T) {
 					t.Fatalf("reply %x to %x", got, q)
 				}
 				mu.Lock()
-				got, want := origin.Client, c.LocalAddr().(*net.UDPAddr).AddrPort()
+				got := origin
 				mu.Unlock()
-				if got != want || origin.Transport != wire.UDP {
-					t.Fatalf("origin %v, want %v over udp", origin, want)
+				if want := c.LocalAddr().(*net.UDPAddr).AddrPort(); got.Client != want || got.Transport != wire.UDP {
+					t.Fatalf("origin %v, want %v over udp", got, want)
 				}
 			}
 		})

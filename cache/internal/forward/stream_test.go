@@ -1,0 +1,459 @@
+package forward
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+// U01: a pooled connection that has died costs the next query nothing but a new
+// connection, whatever it died of, and says nothing about the upstream.
+func TestU01_DeadPooledConnection(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(net.Conn){
+		"FIN":        func(c net.Conn) { c.Close() },
+		"RST":        func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() },
+		"half close": func(c net.Conn) { c.(*net.TCPConn).CloseWrite() },
+	} {
+		for _, when := range []string{"idle", "on the next query"} {
+			t.Run(name+"/"+when, func(t *testing.T) {
+				t.Parallel()
+				var mu sync.Mutex
+				used := map[net.Conn]bool{}
+				up := newFake(t, func(q *asked) {
+					mu.Lock()
+					again := used[q.tcp]
+					used[q.tcp] = true
+					mu.Unlock()
+					if again {
+						end(q.tcp)
+						return
+					}
+					q.send(q.reply(1))
+					if when == "idle" {
+						end(q.tcp)
+					}
+				}, noUDP)
+				f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxFails: 1})
+				for i := range 5 {
+					f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, time.Second)
+				}
+				u := (*f.ups.Load())[0]
+				if u.fails.Load() != 0 || u.checking.Load() || f.value(t, "coredns_proxy_healthcheck_failures_total") != 0 {
+					t.Error("counted as a failure of the upstream")
+				}
+			})
+		}
+	}
+}
+
+func TestU01_Restart(t *testing.T) {
+	t.Parallel()
+	up := newFake(t, answer, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxFails: 1})
+	for i := range 5 {
+		f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, time.Second)
+		up.restartTCP()
+	}
+}
+
+// Ten pooled connections, all dead: they are not tried one by one.
+func TestU01_TenDead(t *testing.T) {
+	t.Parallel()
+	const n = 10
+	var gate sync.WaitGroup
+	gate.Add(n)
+	up := newFake(t, func(q *asked) {
+		if q.msg.Question[0].Name[0] == 'w' { // warm up: all at once, so on many connections
+			gate.Done()
+			gate.Wait()
+		}
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxConns: n, MaxFails: 1})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("w%d.test", i), 1, 5*time.Second) })
+	}
+	wg.Wait()
+	before := up.accepts.Load()
+	if before < 3 {
+		t.Fatalf("only %d connections to begin with", before)
+	}
+	up.restartTCP()
+	for i := range n {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 2*time.Second) })
+	}
+	wg.Wait()
+	if more := up.accepts.Load() - before; more > n {
+		t.Errorf("%d new connections for %d queries", more, n)
+	}
+}
+
+// A server that serves one query a connection and hangs up on the others under way.
+func TestU01_OneQueryPerConnection(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	used := map[net.Conn]bool{}
+	up := newFake(t, func(q *asked) {
+		mu.Lock()
+		defer mu.Unlock()
+		if used[q.tcp] {
+			return
+		}
+		used[q.tcp] = true
+		q.send(q.reply(1))
+		q.tcp.Close()
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 3*time.Second) })
+	}
+	wg.Wait()
+}
+
+// A connection that has become a black hole (its server is gone, and nobody says so)
+// holds its queries up for a moment only.
+func TestU01_BlackHole(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var hole net.Conn
+	up := newFake(t, func(q *asked) {
+		mu.Lock()
+		dead := q.tcp == hole
+		if hole == nil {
+			hole = q.tcp
+		}
+		mu.Unlock()
+		if !dead {
+			q.send(q.reply(1))
+		}
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxFails: 1})
+	f.mustAsk(t, "first.test", 1, time.Second)
+	f.mustAsk(t, "second.test", 1, time.Second)
+	f.mustAsk(t, "third.test", 1, 250*time.Millisecond) // nobody goes near it any more
+	if u := (*f.ups.Load())[0]; u.checking.Load() {
+		t.Error("counted as a failure of the upstream")
+	}
+}
+
+// A server that works through a connection in order: one slow query does not hold up the
+// others for long.
+func TestSlowQueryHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	busy := map[net.Conn]*sync.Mutex{}
+	release := make(chan struct{})
+	up := newFake(t, func(q *asked) {
+		mu.Lock()
+		if busy[q.tcp] == nil {
+			busy[q.tcp] = new(sync.Mutex)
+		}
+		line := busy[q.tcp]
+		mu.Unlock()
+		line.Lock()
+		defer line.Unlock()
+		if q.is("slow.test") {
+			<-release
+		}
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true})
+	defer close(release)
+	for i := range 20 { // it is known to be quick
+		f.mustAsk(t, fmt.Sprintf("w%d.test", i), 1, time.Second)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { f.Exchange(ctx, packed(t, "slow.test")) })
+	eventually(t, "the slow query", func() bool { return up.count("slow.test") > 0 })
+	for i := range 5 {
+		f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, time.Second)
+	}
+}
+
+// Many queries share few connections; answers come in any order and find their askers.
+func TestPipelining(t *testing.T) {
+	t.Parallel()
+	const n, workers = 4000, 100
+	var inflight, most atomic.Int32
+	up := newFake(t, func(q *asked) {
+		now := inflight.Add(1)
+		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+		}
+		for range int(q.msg.Id) % 7 {
+			runtime.Gosched()
+		}
+		inflight.Add(-1)
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxConns: 4})
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := range n / workers {
+				f.mustAsk(t, fmt.Sprintf("n%d-%d.test", w, i), 1, 4*time.Second)
+			}
+		})
+	}
+	wg.Wait()
+	if got := up.accepts.Load(); got > 4 {
+		t.Errorf("%d connections, at most 4 allowed", got)
+	}
+	if up.count("") != n {
+		t.Errorf("%d queries reached the upstream, want %d", up.count(""), n)
+	}
+	hits, misses := f.value(t, "coredns_proxy_conn_cache_hits_total", "proto", "tcp"), f.value(t, "coredns_proxy_conn_cache_misses_total", "proto", "tcp")
+	if hits+misses != n || misses != float64(up.accepts.Load()) {
+		t.Errorf("%v hits and %v misses with %d connections", hits, misses, up.accepts.Load())
+	}
+}
+
+func TestMaxPipeline(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	up := newFake(t, func(q *asked) {
+		<-release
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxConns: 1, MaxPipeline: 4})
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 4*time.Second) })
+	}
+	eventually(t, "four queries", func() bool { return up.count("") >= 4 })
+	if _, err := f.ask(t, "one-more.test"); !errors.Is(err, errFull) {
+		t.Errorf("error %v", err)
+	}
+	close(release)
+	wg.Wait()
+}
+
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	up := newFake(t, answer, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, Expire: 100 * time.Millisecond})
+	open := func() int {
+		p := (*f.ups.Load())[0].streams
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.streams)
+	}
+	f.mustAsk(t, "a.test", 1, time.Second)
+	if open() != 1 {
+		t.Errorf("%d connections after a query", open())
+	}
+	eventually(t, "the idle connection to end", func() bool { return open() == 0 })
+	f.mustAsk(t, "b.test", 1, time.Second)
+}
+
+// Garbage in the framing ends the connection and fails the query, soon.
+func TestGarbageOverTCP(t *testing.T) {
+	t.Parallel()
+	for name, garbage := range map[string][]byte{
+		"too short": {0, 3, 1, 2, 3},
+		"empty":     {0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := newFake(t, func(q *asked) { q.tcp.Write(garbage) }, noUDP)
+			f := start(t, Config{Targets: targets(up), ForceTCP: true})
+			began := time.Now()
+			if _, err := f.ask(t, "a.test"); err == nil {
+				t.Error("no error")
+			}
+			if took := time.Since(began); took > 2*time.Second || up.count("") > 2 {
+				t.Errorf("%d queries in %v", up.count(""), took)
+			}
+		})
+	}
+}
+
+// A reply may come in any pieces, several in one.
+func TestRepliesInPieces(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2, 3, 100, 5000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			up := newFake(t, func(q *asked) {
+				raw, _ := q.reply(300).Pack()
+				out := append(binary.BigEndian.AppendUint16(nil, uint16(len(raw))), raw...)
+				for len(out) > 0 {
+					n := min(size, len(out))
+					if _, err := q.tcp.Write(out[:n]); err != nil {
+						return
+					}
+					out = out[n:]
+				}
+			}, noUDP)
+			f := start(t, Config{Targets: targets(up), ForceTCP: true})
+			f.mustAsk(t, "a.test", 300, 5*time.Second)
+			f.mustAsk(t, "b.test", 300, 5*time.Second)
+		})
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, pool := selfSigned(t, "dns.test")
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := newFake(t, answer, noUDP, noTCP)
+	up.addr = netip.MustParseAddrPort(l.Addr().String())
+	up.listener = l
+	up.wg.Go(func() { up.serveTCP(l) })
+
+	for _, tc := range []struct {
+		name   string
+		cfg    Config
+		target Target
+		ok     bool
+	}{
+		{"name of the config", Config{ServerName: "dns.test"}, Target{}, true},
+		{"name of the target", Config{ServerName: "other.test"}, Target{ServerName: "dns.test"}, true},
+		{"address", Config{}, Target{}, true},
+		{"wrong name", Config{ServerName: "other.test"}, Target{}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.target.Addr, tc.target.TLS = up.addr, true
+			tc.cfg.Targets = []Target{tc.target}
+			tc.cfg.TLS = &tls.Config{RootCAs: pool}
+			f := start(t, tc.cfg)
+			if !tc.ok {
+				var verify *tls.CertificateVerificationError
+				if _, err := f.ask(t, "a.test"); !errors.As(err, &verify) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			for i := range 3 {
+				f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 2*time.Second)
+			}
+			if n := f.value(t, "coredns_proxy_conn_cache_hits_total", "proto", "tcp-tls"); n != 2 {
+				t.Errorf("%v queries over the open connection, want 2", n)
+			}
+		})
+	}
+}
+
+func selfSigned(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		DNSNames:     []string{name},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:         true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+// Run lets the exchanges under way end, and nothing is left afterwards.
+func TestRunDrains(t *testing.T) {
+	t.Parallel()
+	for _, force := range []bool{false, true} {
+		release := make(chan struct{})
+		up := newFake(t, func(q *asked) {
+			<-release
+			q.send(q.reply(1))
+		})
+		f, err := New(Config{Targets: targets(up), ForceTCP: force}, slog.New(slog.DiscardHandler), NewMetrics(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- f.Run(ctx) }()
+		got := make(chan error, 1)
+		go func() {
+			_, err := f.Exchange(context.Background(), packed(t, "a.test"))
+			got <- err
+		}()
+		eventually(t, "the query", func() bool { return up.count("") > 0 })
+		cancel()
+		select {
+		case err := <-ran:
+			t.Fatalf("Run has not waited: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(release)
+		if err := <-got; err != nil {
+			t.Errorf("the exchange under way: %v", err)
+		}
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if _, err := f.Exchange(t.Context(), packed(t, "b.test")); force && err == nil {
+			t.Error("a closed Forward opens connections")
+		}
+	}
+}
+
+// U04: beyond max_concurrent queries are turned away at once and counted.
+func TestU04_MaxConcurrent(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	up := newFake(t, func(q *asked) {
+		<-release
+		q.send(q.reply(1))
+	})
+	f := start(t, Config{Targets: targets(up), MaxConcurrent: 2})
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 4*time.Second) })
+	}
+	eventually(t, "both queries", func() bool { return up.count("") == 2 })
+	for range 8 {
+		began := time.Now()
+		if _, err := f.ask(t, "more.test"); !errors.Is(err, wire.ErrBusy) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(began); took > 500*time.Millisecond {
+			t.Errorf("turned away after %v", took)
+		}
+	}
+	if n := f.value(t, "coredns_forward_max_concurrent_rejects_total"); n != 8 {
+		t.Errorf("coredns_forward_max_concurrent_rejects_total %v, want 8", n)
+	}
+	close(release)
+	wg.Wait()
+	f.mustAsk(t, "more.test", 1, time.Second)
+}
