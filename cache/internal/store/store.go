@@ -34,7 +34,7 @@ type Store struct {
 // New returns an empty store. cfg must be valid.
 func New(cfg Config) *Store {
 	cfg = cfg.withDefaults()
-	n := uint64(1) << bits.Len64(uint64(cfg.Success+cfg.Denial-1))
+	n := uint64(2) << bits.Len64(uint64(cfg.Success+cfg.Denial-1))
 	return &Store{
 		cfg:     cfg,
 		epoch:   time.Now(),
