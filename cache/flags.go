@@ -30,7 +30,6 @@ type options struct {
 	dnsPort        uint16
 	healthPort     uint16
 	metricsListen  string
-	skipTeardown   bool
 	syncInterval   time.Duration
 	pidFile        string
 	reloadSignal   bool

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"go.uber.org/goleak"
 )
 
 // TestMain lets the test binary be the program itself, so that tests can start, signal and kill real processes.
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // upstreamServer answers every A question with one address and counts what it is asked.
@@ -207,8 +208,7 @@ func (c *cacheProcess) exits() int {
 	case <-time.After(20 * time.Second):
 		c.t.Fatal("the process does not end within 20 s")
 	}
-	var exit *exec.ExitError
-	if errors.As(c.err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](c.err); ok {
 		return exit.ExitCode()
 	}
 	return 0

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -389,5 +390,38 @@ func TestU10OwnAddressAsUpstream(t *testing.T) {
 	begin := time.Now()
 	if got := c.ask("a.test"); got != "SERVFAIL" || time.Since(begin) > 3*time.Second {
 		t.Errorf("other name: %s after %v", got, time.Since(begin))
+	}
+}
+
+// TestReloadLeaksNothing: many reloads that replace zones, upstreams and endpoints leave no goroutine behind.
+func TestReloadLeaksNothing(t *testing.T) {
+	up := newUpstream(t, "192.0.2.7")
+	prom := "127.0.0.1:" + freePort(t)
+	text := block(".", up.addr, "cache 30 {\n prefetch 1\n serve_stale\n }", "loop", "prometheus "+prom)
+	c := start(t, text)
+	variant := func(n int) string {
+		return strings.Replace(strings.Replace(text, "cache 30", fmt.Sprintf("cache %d", 30+n), 1), "bind 127.0.0.1", fmt.Sprintf("bind 127.0.0.1 127.0.0.%d", 2+n%3), 1)
+	}
+	goroutines := func() int {
+		n, err := strconv.Atoi(metric(t, prom, "go_goroutines"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	round := func(from, to int) int {
+		for n := from; n < to; n++ {
+			c.write(variant(n))
+			c.reload()
+			if got := c.ask(fmt.Sprintf("r%d.test", n)); got != "192.0.2.7" {
+				t.Errorf("reload %d: %s", n, got)
+			}
+		}
+		return goroutines()
+	}
+	before := round(1, 4)
+	after := round(4, 25)
+	if after > before+5 {
+		t.Errorf("%d goroutines after 3 reloads, %d after 24", before, after)
 	}
 }

@@ -214,11 +214,10 @@ func parseTarget(s string) (Target, error) {
 
 // splitServerName takes the TLS name out of IP%name or IP%name:port, also with the address in brackets.
 func splitServerName(s string) (rest, name string) {
-	i := strings.IndexByte(s, '%')
-	if i < 0 {
+	host, name, ok := strings.Cut(s, "%")
+	if !ok {
 		return s, ""
 	}
-	host, name := s[:i], s[i+1:]
 	name, port, hasPort := strings.Cut(name, ":")
 	if name, ok := strings.CutSuffix(name, "]"); ok {
 		return rejoin(strings.TrimPrefix(host, "["), port, hasPort), name

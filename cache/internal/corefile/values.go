@@ -4,6 +4,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,11 +88,4 @@ func rcodeNames() []string {
 	return []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET", "NOTAUTH", "NOTZONE"}
 }
 
-func isRcode(name string) bool {
-	for _, n := range rcodeNames() {
-		if n == name {
-			return true
-		}
-	}
-	return false
-}
+func isRcode(name string) bool { return slices.Contains(rcodeNames(), name) }

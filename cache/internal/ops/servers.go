@@ -192,8 +192,7 @@ func (s *Servers) serve(ctx context.Context, addr string, w *site) (*server, err
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err // the address stands beside it already
 		}
 		return nil, err

@@ -175,8 +175,7 @@ func (p *Prober) dial(ctx context.Context, network string, addr netip.AddrPort) 
 	}
 	conn, err := d.DialContext(ctx, network, addr.String())
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
 			return nil, op.Err // the address stands beside it already
 		}
 	}
