@@ -22,9 +22,10 @@ type metrics struct {
 
 func newMetrics() metrics {
 	reg, nodeReg := prometheus.NewRegistry(), prometheus.NewRegistry()
-	reg.MustRegister(nodeReg)
+	nodeMetrics := node.NewMetrics(nodeReg)
+	reg.MustRegister(nodeReg) // after the above: it is described as it is now
 	return metrics{
-		registry: reg, listen: listen.NewMetrics(reg), resolve: resolve.NewMetrics(reg), forward: forward.NewMetrics(reg), node: node.NewMetrics(nodeReg),
+		registry: reg, listen: listen.NewMetrics(reg), resolve: resolve.NewMetrics(reg), forward: forward.NewMetrics(reg), node: nodeMetrics,
 		process: ops.NewMetrics(reg, build(), func() ops.SetupErrors { return nodeErrors(nodeReg) }),
 	}
 }
