@@ -115,7 +115,7 @@ func (p *Pod) StartLoad(ctx context.Context, args ...string) *Load {
 	l := &Load{input: w, result: make(chan loadResult, 1)}
 	go func() {
 		out, err := p.Exec(ctx, r, append([]string{"bed-client", "load"}, args...)...)
-		r.Close()
+		w.Close() // a load that ended by itself leaves someone reading
 		var res load.Result
 		if err == nil {
 			err = json.Unmarshal([]byte(out), &res)

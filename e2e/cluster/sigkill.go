@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nodedns/nodedns/e2e/bed"
+	"github.com/nodedns/nodedns/e2e/host"
+	"github.com/nodedns/nodedns/e2e/load"
+)
+
+// KillConfig says how to kill a cache while a Pod asks.
+type KillConfig struct {
+	// Kills is how often.
+	Kills int
+	// Rate is in questions a second. A User-Mode Linux network loses some packets between nodes above 100.
+	Rate int
+	// Calm is how long the load runs before the first kill, between a cache that is back and the next kill, and at the end.
+	Calm time.Duration
+	// Baseline is how long the same load runs against the plain ClusterIP, without kills, before.
+	Baseline time.Duration
+}
+
+// KillResult is what that cost.
+type KillResult struct {
+	Kills int `json:"kills"`
+	// Queries and Failed count the questions over all kills.
+	Queries int `json:"queries"`
+	Failed  int `json:"failed"`
+	// OutageMS is the longest time in which every question failed.
+	OutageMS float64 `json:"outage_ms"`
+	// AnsweredBy counts the answers of the cache and of the cluster DNS.
+	AnsweredBy map[string]int `json:"answered_by"`
+	Errors     map[string]int `json:"errors,omitempty"`
+	RatePerSec int            `json:"rate_per_second"`
+	// BackSeconds is for each kill how long it took until the cache was ready again.
+	BackSeconds []float64 `json:"back_seconds"`
+	P50MS       float64   `json:"p50_ms"`
+	P99MS       float64   `json:"p99_ms"`
+	// The baseline is the same load against the plain ClusterIP without any kill.
+	BaselineQueries  int            `json:"baseline_queries"`
+	BaselineFailed   int            `json:"baseline_failed"`
+	BaselineOutageMS float64        `json:"baseline_outage_ms"`
+	BaselineBy       map[string]int `json:"baseline_answered_by"`
+	BaselineP50MS    float64        `json:"baseline_p50_ms"`
+	BaselineP99MS    float64        `json:"baseline_p99_ms"`
+}
+
+// Excess is how many questions failed beyond the baseline's rate.
+func (r KillResult) Excess() float64 {
+	if r.BaselineQueries == 0 {
+		return float64(r.Failed)
+	}
+	return float64(r.Failed) - float64(r.Queries)*float64(r.BaselineFailed)/float64(r.BaselineQueries)
+}
+
+// KillCache kills the cache on the Pod's node by SIGKILL while the Pod asks open-loop, each time after it was back.
+func (e *Env) KillCache(ctx context.Context, pod *Pod, node *bed.Node, c KillConfig) (r KillResult, err error) {
+	r.RatePerSec = c.Rate
+	rate, limit := "-rate="+strconv.Itoa(c.Rate), "-limit=10m"
+	e.con.Step("baseline: %d questions a second to the plain ClusterIP for %s", c.Rate, c.Baseline)
+	base, err := timedLoad(ctx, pod, c.Baseline, rate, "-server="+bed.DNSServiceIP)
+	if err != nil {
+		return r, err
+	}
+	r.BaselineQueries, r.BaselineFailed, r.BaselineOutageMS, r.BaselineBy = base.Queries, base.Failed, base.OutageMS, base.By
+	r.BaselineP50MS, r.BaselineP99MS = base.P50MS, base.P99MS
+	e.con.Step("  %d asked, %d failed, answered by %v", base.Queries, base.Failed, base.By)
+
+	e.con.Step("now %d questions a second to the Pod's first nameserver, and %d SIGKILLs to the cache", c.Rate, c.Kills)
+	l := pod.StartLoad(ctx, rate, limit)
+	back, killErr := e.kill(ctx, node, l, c)
+	res, err := l.Stop()
+	if err := errors.Join(killErr, err); err != nil {
+		return r, err
+	}
+	r.Kills, r.BackSeconds = len(back), back
+	r.Queries, r.Failed, r.OutageMS, r.AnsweredBy, r.Errors = res.Queries, res.Failed, res.OutageMS, res.By, res.Errors
+	r.P50MS, r.P99MS = res.P50MS, res.P99MS
+	e.con.Step("  %d asked, %d failed, answered by %v", res.Queries, res.Failed, res.By)
+	return r, nil
+}
+
+func (e *Env) kill(ctx context.Context, node *bed.Node, l *Load, c KillConfig) (back []float64, err error) {
+	if err := calm(ctx, l, c.Calm); err != nil {
+		return nil, err
+	}
+	for i := range c.Kills {
+		_, before, _, err := e.CachePod(ctx, node.Name)
+		if err != nil {
+			return back, err
+		}
+		pids, err := node.Pids(ctx, cacheName)
+		if err != nil {
+			return back, err
+		}
+		if len(pids) != 1 {
+			return back, fmt.Errorf("%d processes of the cache on %s instead of one", len(pids), node.Name)
+		}
+		if _, err := node.Agent.Run(ctx, "busybox", "kill", "-KILL", pids[0]); err != nil {
+			return back, fmt.Errorf("killing the cache: %w", err)
+		}
+		e.con.Step("  SIGKILL %d of %d: process %s on %s", i+1, c.Kills, pids[0], node.Name)
+		begin := time.Now()
+		// kubelet waits 10 s before the second start and 20 s before the third; all that time the cluster DNS must answer.
+		err = host.Until(ctx, "the cache to be back", 3*time.Minute, func(ctx context.Context) error {
+			_, restarts, ready, err := e.CachePod(ctx, node.Name)
+			if err == nil && (restarts <= before || !ready) {
+				err = fmt.Errorf("%d restarts, ready: %t", restarts, ready)
+			}
+			return err
+		})
+		if err != nil {
+			return back, e.explain(ctx, err, cacheNamespace)
+		}
+		back = append(back, time.Since(begin).Seconds())
+		e.con.Step("  the cache is back after %.1fs", back[i])
+		if err := calm(ctx, l, c.Calm); err != nil {
+			return back, err
+		}
+	}
+	return back, nil
+}
+
+// calm lets the load run on for a while.
+func calm(ctx context.Context, l *Load, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return l.Running()
+	}
+}
+
+func timedLoad(ctx context.Context, pod *Pod, d time.Duration, args ...string) (load.Result, error) {
+	l := pod.StartLoad(ctx, append(args, "-limit="+d.String())...)
+	select {
+	case r := <-l.result:
+		return r.Result, r.err
+	case <-ctx.Done():
+		_, err := l.Stop()
+		return load.Result{}, errors.Join(context.Cause(ctx), err)
+	}
+}
