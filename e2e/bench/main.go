@@ -47,7 +47,7 @@ func firstArg() string {
 // options are what the command line says.
 type options struct {
 	Rounds   int           // rounds over all servers; each figure is their median
-	Seconds  time.Duration // length of one load run
+	Time     time.Duration // length of one load run
 	Servers  []string      // rows, in the order of the table
 	Bin      string        // nodedns-cache; empty: built from this tree
 	Programs string        // folder of the programs built for the bench
@@ -57,7 +57,7 @@ type options struct {
 func run() error {
 	var o options
 	flag.IntVar(&o.Rounds, "rounds", 5, "rounds over all servers")
-	flag.DurationVar(&o.Seconds, "time", 4*time.Second, "length of one load run")
+	flag.DurationVar(&o.Time, "time", 4*time.Second, "length of one load run")
 	servers := flag.String("servers", "floor,nodedns,coredns,unbound,dnsmasq,dnsdist,nodedns-cut", "rows to measure")
 	flag.StringVar(&o.Bin, "bin", "", "nodedns-cache to measure (default: built from this tree)")
 	flag.StringVar(&o.JSON, "json", "_out/bench.json", "file for the figures")

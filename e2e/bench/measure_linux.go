@@ -94,7 +94,7 @@ func measureOne(ctx context.Context, o options, dir string, round int, name stri
 		return s, err
 	}
 	l := &load{ctx: ctx, dir: dir, server: srv}
-	l.seconds = strconv.FormatFloat(o.Seconds.Seconds(), 'f', -1, 64)
+	l.seconds = strconv.FormatFloat(o.Time.Seconds(), 'f', -1, 64)
 
 	if name != "floor" {
 		if err := s.fillAndSearch(l, round); err != nil {
