@@ -80,7 +80,7 @@ func (s *source) load() (*corefile.Config, error) {
 		return nil, err
 	}
 	for _, w := range cfg.Warnings {
-		s.once(w.Pos.String(), w.Error(), func() { s.log.Warn("configuration", "note", w.Error()) })
+		s.once(w.Error(), "said", func() { s.log.Warn("configuration", "note", w.Error()) })
 	}
 	return cfg, nil
 }
@@ -113,6 +113,11 @@ func (s *source) wait(ctx context.Context, most time.Duration) (*corefile.Config
 func (s *source) readKubeDNS() corefile.KubeDNS {
 	if s.kubeDNS == "" {
 		return corefile.KubeDNS{}
+	}
+	if _, err := os.Stat(s.kubeDNS); err != nil {
+		s.once("directory", err.Error(), func() { s.log.Warn("no ConfigMap kube-dns: no stub domains, no upstream servers", "error", err) })
+	} else {
+		s.forget("directory")
 	}
 	var values [2]string
 	for i, key := range []string{"stubDomains", "upstreamNameservers"} {

@@ -305,14 +305,16 @@ func (p *process) firstProof(ctx context.Context) error {
 // whileServing runs until ctx ends: in service, watching the files. Then it goes out of service and waits as long as the
 // health directive's lameduck says, still answering.
 func (p *process) whileServing(ctx context.Context, signals <-chan os.Signal) error {
-	p.web.say("")
-	p.log.Info("ready", "serves", p.server.addrs())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.reload.watch(ctx, signals); return nil })
 	if p.node != nil {
 		g.Go(func() error { return p.node.Run(ctx, p.web.proof) })
 	}
 	g.Go(func() error {
+		if p.inService(ctx); ctx.Err() == nil {
+			p.web.say("")
+			p.log.Info("ready", "serves", p.server.addrs())
+		}
 		<-ctx.Done()
 		p.web.say("stopping")
 		return nil
@@ -323,6 +325,25 @@ func (p *process) whileServing(ctx context.Context, signals <-chan os.Signal) er
 		time.Sleep(duck)
 	}
 	return err
+}
+
+// inService waits until the rules lead questions here. It does not wait longer than a lease: where the kernel cannot do what
+// it takes, the cache still answers who asks its address, and /ready says what is missing.
+func (p *process) inService(ctx context.Context) {
+	if p.node == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.o.lease)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !p.node.InService() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 func lameduck(cfg *corefile.Config) time.Duration {

@@ -20,7 +20,8 @@ type Check func(ctx context.Context) error
 // checkTimeout is how long an answer to /health or /ready may take. The kubelet's own default is one second.
 const checkTimeout = 900 * time.Millisecond
 
-// Once makes check cheap to ask often: within age the last result is given again, and calls at the same time share one.
+// Once makes check cheap to ask often: within age the last result is given again, and calls at the same time share one. The
+// check goes on when the one who asked first goes away, since the others share its result.
 func Once(check Check, age time.Duration) Check {
 	var mu sync.Mutex
 	var at time.Time
@@ -31,6 +32,8 @@ func Once(check Check, age time.Duration) Check {
 		if !at.IsZero() && time.Since(at) < age {
 			return last
 		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+		defer cancel()
 		last = check(ctx)
 		at = time.Now()
 		return last

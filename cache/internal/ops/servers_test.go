@@ -229,4 +229,10 @@ func TestOnce(t *testing.T) {
 	if calls != 1 {
 		t.Errorf("%d calls", calls)
 	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	c = Once(func(ctx context.Context) error { return ctx.Err() }, time.Hour)
+	if err := c(gone); err != nil {
+		t.Errorf("a client that left spoils the result of the others: %v", err)
+	}
 }
