@@ -126,7 +126,9 @@ func (z *Zone) keepFailure(s *store.Store, question []byte, variant wire.Variant
 		return
 	}
 	now := s.Now()
-	s.Put(wire.NewStatus(question, variant, wire.ServFail), store.Denial, now, life, func(old *store.Entry) bool {
+	e, room := store.NewEntry(len(question))
+	e.Answer = wire.StatusAnswer(room, question, variant, wire.ServFail)
+	s.Put(e, store.Denial, now, life, func(old *store.Entry) bool {
 		return z.state(old, now) != gone && !isFailure(old.Rcode())
 	})
 }

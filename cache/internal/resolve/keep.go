@@ -25,19 +25,20 @@ func (z *Zone) keep(s *store.Store, name []byte, r *wire.Reply) *outcome {
 	if r.Kind == wire.Positive {
 		ceiling = max(z.cfg.Cache.Success.Max, z.cfg.Cache.Success.Min)
 	}
-	a := r.Answer(floor, uint32(ceiling/time.Second))
-	out := &outcome{answer: &a, failed: r.Kind == wire.Failure}
+	e, room := store.NewEntry(r.Size())
+	e.Answer = r.Answer(room, floor, uint32(ceiling/time.Second))
+	out := &outcome{answer: &e.Answer, failed: r.Kind == wire.Failure}
 	switch {
 	case s == nil || r.Truncated || z.disabled(kind, name):
 		return out
 	case life < time.Second:
 		if r.Kind != wire.Failure {
-			s.Remove(&a) // what was known is not so any more
+			s.Remove(&e.Answer) // what was known is not so any more
 		}
 		return out
 	}
 	now := s.Now()
-	s.Put(a, kind, now, life, func(old *store.Entry) bool {
+	s.Put(e, kind, now, life, func(old *store.Entry) bool {
 		switch {
 		case r.Kind == wire.Failure:
 			return z.state(old, now) != gone && !isFailure(old.Rcode())

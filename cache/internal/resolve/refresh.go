@@ -26,9 +26,9 @@ func (z *Zone) refresh(e *store.Entry, prefetch bool) <-chan *outcome {
 		defer z.endRefresh()
 		ctx, cancel := context.WithTimeout(z.ctx, z.cfg.Timeout)
 		defer cancel()
-		out := z.ask(ctx, z.store, []byte(e.Question()), e.Variant(), wire.Origin{})
+		out := z.ask(ctx, z.store, e.Question(), e.Variant(), wire.Origin{})
 		var before time.Duration
-		if z.store.Get([]byte(e.Question()), e.Variant()) == e { // not replaced
+		if z.store.Get(e.Question(), e.Variant()) == e { // not replaced
 			before = z.store.Now() + z.cfg.Cache.Stale.Recheck
 		}
 		e.EndRefresh(before)

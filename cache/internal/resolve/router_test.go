@@ -284,7 +284,9 @@ func TestP19_EntriesNeverChange(t *testing.T) {
 			for range 300 {
 				if i == 15 {
 					// Replaced under the readers' feet.
-					s.Put(entry.Answer, store.Success, s.Now(), 100*time.Second, nil)
+					e, _ := store.NewEntry(0)
+					e.Answer = entry.Answer
+					s.Put(e, store.Success, s.Now(), 100*time.Second, nil)
 				}
 				reply, ok := r.Hit(buf, query, client(transport))
 				if !ok {

@@ -29,20 +29,66 @@ func (k Kind) String() string {
 
 // Entry is an answer with its lifetime. The answer never changes; a new answer to the
 // same question is a new Entry. What does change are notes about its use, all atomic.
+//
+// The fields that a look-up reads come first, 64 octets, a line of the CPU's cache.
 type Entry struct {
+	chain atomic.Pointer[Entry] // next in the bucket
 	wire.Answer
-
-	chain  atomic.Pointer[Entry] // next in the bucket
-	stored time.Duration         // on the store's clock
-	life   uint32                // seconds
-	tag    uint32                // bits of the hash, to pass over strangers in the bucket
-	kind   Kind
+	tag    uint32        // bits of the hash, to pass over strangers in the bucket
+	life   uint32        // seconds
+	stored time.Duration // on the store's clock
 
 	visited atomic.Bool
+	kind    Kind
 	uses    atomic.Uint64 // time of the last counted use (seconds, upper half) and their number
 	retry   atomic.Int64  // when a refresh may be tried; math.MaxInt64 while one runs
 
 	newer, older *Entry // in the order of arrival; the store's mutex guards them
+}
+
+// NewEntry returns an entry and n octets for its answer, which the caller sets before the
+// entry is put. They are one piece of memory: with many entries a look-up is as quick as
+// memory is, and each piece in another place costs as much as all the rest.
+func NewEntry(n int) (e *Entry, room []byte) {
+	switch {
+	case n <= 88: // with the entry 192 octets, a size the allocator has
+		p := new(struct {
+			e Entry
+			b [88]byte
+		})
+		return &p.e, p.b[:]
+	case n <= 120: // 224
+		p := new(struct {
+			e Entry
+			b [120]byte
+		})
+		return &p.e, p.b[:]
+	case n <= 152: // 256
+		p := new(struct {
+			e Entry
+			b [152]byte
+		})
+		return &p.e, p.b[:]
+	case n <= 216: // 320
+		p := new(struct {
+			e Entry
+			b [216]byte
+		})
+		return &p.e, p.b[:]
+	case n <= 312: // 416
+		p := new(struct {
+			e Entry
+			b [312]byte
+		})
+		return &p.e, p.b[:]
+	case n <= 472: // 576
+		p := new(struct {
+			e Entry
+			b [472]byte
+		})
+		return &p.e, p.b[:]
+	}
+	return new(Entry), make([]byte, n)
 }
 
 // Kind returns the kind under which e is kept.

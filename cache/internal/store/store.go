@@ -74,19 +74,20 @@ func (s *Store) hash(h uint64, variant wire.Variant) uint64 {
 	return h ^ uint64(variant)*0x9e3779b97f4a7c15
 }
 
-// Put stores an answer for life, counted from now and rounded down to seconds, in the
-// place of an older one to the same question. If keep is not nil and returns true for
-// that older entry it stays, and is returned. keep is called under the store's lock.
-func (s *Store) Put(a wire.Answer, k Kind, now, life time.Duration, keep func(*Entry) bool) *Entry {
-	h := s.hash(maphash.String(s.seed, a.Question()), a.Variant())
-	e := &Entry{Answer: a, stored: now, life: uint32(life / time.Second), tag: uint32(h >> 32), kind: k}
+// Put stores e, a new entry that has its answer, for life, counted from now and rounded
+// down to seconds, in the place of an older one to the same question. If keep is not nil
+// and returns true for that older entry it stays. keep is called under the store's lock.
+// It returns the entry that is stored now.
+func (s *Store) Put(e *Entry, k Kind, now, life time.Duration, keep func(*Entry) bool) *Entry {
+	h := s.hash(maphash.Bytes(s.seed, e.Question()), e.Variant())
+	e.stored, e.life, e.tag, e.kind = now, uint32(life/time.Second), uint32(h>>32), k
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slot, old := s.findLocked(h, &a)
+	slot, old := s.findLocked(h, &e.Answer)
 	if old != nil && keep != nil && keep(old) {
 		return old
 	}
-	s.bytes += int64(a.Size())
+	s.bytes += int64(e.Size())
 	if old != nil {
 		s.bytes -= int64(old.Size())
 		e.visited.Store(old.visited.Load())
@@ -116,7 +117,7 @@ func (s *Store) findLocked(h uint64, a *wire.Answer) (slot *atomic.Pointer[Entry
 	head := &s.buckets[h&s.mask]
 	slot = head
 	for e = slot.Load(); e != nil; e = slot.Load() {
-		if e.tag == uint32(h>>32) && e.Variant() == a.Variant() && e.Question() == a.Question() {
+		if e.tag == uint32(h>>32) && e.Answers(a.Question(), a.Variant()) {
 			return slot, e
 		}
 		slot = &e.chain
@@ -144,7 +145,7 @@ func (s *Store) makeRoomLocked(spared *Entry, now time.Duration) {
 
 // Remove takes out the entry for the question of a, if there is one.
 func (s *Store) Remove(a *wire.Answer) {
-	h := s.hash(maphash.String(s.seed, a.Question()), a.Variant())
+	h := s.hash(maphash.Bytes(s.seed, a.Question()), a.Variant())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slot, e := s.findLocked(h, a); e != nil {
@@ -167,7 +168,7 @@ func (s *Store) evictLocked(k Kind, spared *Entry, now time.Duration) bool {
 	if victim == nil {
 		return false
 	}
-	h := s.hash(maphash.String(s.seed, victim.Question()), victim.Variant())
+	h := s.hash(maphash.Bytes(s.seed, victim.Question()), victim.Variant())
 	slot, _ := s.findLocked(h, &victim.Answer)
 	s.removeLocked(slot, victim)
 	s.evictions[k].Add(1)

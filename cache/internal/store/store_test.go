@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
@@ -8,11 +9,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
-// question returns a folded question, and answerTo an answer to it with one A record.
+// question returns a folded question, and answerTo a new entry for it with one A record.
 func question(name string, qtype byte) []byte {
 	b, err := wire.ParseName(name)
 	if err != nil {
@@ -21,7 +23,7 @@ func question(name string, qtype byte) []byte {
 	return append(b, 0, qtype, 0, 1)
 }
 
-func answerTo(t testing.TB, q []byte, v wire.Variant, addr uint32) wire.Answer {
+func answerTo(t testing.TB, q []byte, v wire.Variant, addr uint32) *Entry {
 	t.Helper()
 	msg := append([]byte{0, 0, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0}, q...)
 	msg = append(msg, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4)
@@ -30,7 +32,9 @@ func answerTo(t testing.TB, q []byte, v wire.Variant, addr uint32) wire.Answer {
 	if err := r.Read(q, v, msg); err != nil {
 		t.Fatal(err)
 	}
-	return r.Answer(0, 3600)
+	e, room := NewEntry(r.Size())
+	e.Answer = r.Answer(room, 0, 3600)
+	return e
 }
 
 func put(t testing.TB, s *Store, name string, k Kind) *Entry {
@@ -61,7 +65,7 @@ func TestP18_EqualHashIsNotIdentity(t *testing.T) {
 		for e := s.buckets[0].Load(); e != nil; e = e.chain.Load() {
 			e.tag = uint32(h >> 32) // as if all had this hash
 		}
-		if e := s.Get(q, k.variant); e == nil || e.Question() != string(q) || e.Variant() != k.variant {
+		if e := s.Get(q, k.variant); e == nil || !bytes.Equal(e.Question(), q) || e.Variant() != k.variant {
 			t.Errorf("%v: got another answer", k)
 		}
 	}
@@ -174,7 +178,7 @@ func TestOneEntryAQuestion(t *testing.T) {
 	if kept := s.Put(a, Success, s.Now(), time.Minute, func(old *Entry) bool { return old == second }); kept != second || get(s, "a.test") != second {
 		t.Error("what was to be kept was replaced")
 	}
-	third := s.Put(a, Denial, s.Now(), time.Minute, func(old *Entry) bool { return false })
+	third := s.Put(answerTo(t, question("a.test", 1), 0, 2), Denial, s.Now(), time.Minute, func(old *Entry) bool { return false })
 	if get(s, "a.test") != third || s.Len(Denial) != 1 {
 		t.Error("not replaced")
 	}
@@ -248,6 +252,27 @@ func TestReadersNeverMissWhatIsThere(t *testing.T) {
 	checkSound(t, s)
 }
 
+// TestEntryIsOnePiece: the sizes in NewEntry leave nothing unused.
+func TestEntryIsOnePiece(t *testing.T) {
+	if off := unsafe.Offsetof(Entry{}.visited); off != 64 {
+		t.Errorf("a look-up reads %d octets", off)
+	}
+	if size := unsafe.Sizeof(Entry{}); size != 104 {
+		t.Errorf("an entry has %d octets", size)
+	}
+	for n := range 600 {
+		e, room := NewEntry(n)
+		if e == nil || len(room) < n {
+			t.Fatalf("%d octets: %d", n, len(room))
+		}
+		if allocs := testing.AllocsPerRun(10, func() { sink, _ = NewEntry(n) }); allocs > 2 || n <= 472 && allocs > 1 {
+			t.Fatalf("%d octets: %v allocations", n, allocs)
+		}
+	}
+}
+
+var sink *Entry
+
 func TestValidate(t *testing.T) {
 	if err := (Config{}).Validate(); err != nil {
 		t.Error(err)
@@ -268,7 +293,7 @@ func checkSound(t *testing.T, s *Store) {
 			indexed[e] = true
 		}
 	}
-	var bytes int64
+	var size int64
 	total := 0
 	for k := range kinds {
 		n := 0
@@ -277,7 +302,7 @@ func checkSound(t *testing.T, s *Store) {
 			if !indexed[e] || e.kind != k || e.older != last {
 				t.Fatalf("%s queue is broken at entry %d", k, n)
 			}
-			bytes += int64(e.Size())
+			size += int64(e.Size())
 			last = e
 			n++
 		}
@@ -286,7 +311,7 @@ func checkSound(t *testing.T, s *Store) {
 		}
 		total += n
 	}
-	if total != len(indexed) || bytes != s.bytes {
-		t.Errorf("%d queued, %d indexed; %d bytes, %d counted", total, len(indexed), bytes, s.bytes)
+	if total != len(indexed) || size != s.bytes {
+		t.Errorf("%d queued, %d indexed; %d bytes, %d counted", total, len(indexed), size, s.bytes)
 	}
 }

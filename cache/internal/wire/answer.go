@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // Answer is an answer kept packed. It never changes and may be read by any number of
 // goroutines. What depends on the client (ID, flags, letter case, TTLs, OPT, size) is
@@ -8,7 +11,7 @@ import "encoding/binary"
 type Answer struct {
 	// packed is the folded question, the records as they stand behind it in a message,
 	// and the offset of each record's TTL field in that message, two octets each.
-	packed     string
+	packed     []byte
 	records    uint16 // octets of the records
 	an, ns, ar uint16
 	rcode      Rcode
@@ -24,12 +27,14 @@ const (
 	answerTC
 )
 
+// Size returns the octets that Answer needs.
+func (r *Reply) Size() int { return r.end - headerLen + 2*len(r.offs) }
+
 // Answer returns the reply as an answer, with every TTL raised to floor and then
-// lowered to ceiling, in seconds.
-func (r *Reply) Answer(floor, ceiling uint32) Answer {
+// lowered to ceiling, in seconds. The answer keeps buf, which must have Size octets.
+func (r *Reply) Answer(buf []byte, floor, ceiling uint32) Answer {
 	at := headerLen + len(r.question)
-	buf := make([]byte, 0, 512)
-	buf = append(buf, r.question...)
+	buf = append(buf[:0], r.question...)
 	buf = append(buf, r.msg[at:r.end]...)
 	for _, off := range r.offs {
 		field := buf[int(off)-headerLen:]
@@ -43,7 +48,7 @@ func (r *Reply) Answer(floor, ceiling uint32) Answer {
 		buf = append(buf, byte(off>>8), byte(off))
 	}
 	a := Answer{
-		packed:  string(buf),
+		packed:  buf,
 		records: uint16(r.end - at),
 		an:      r.an, ns: r.ns, ar: r.ar,
 		rcode:   r.Rcode,
@@ -63,14 +68,20 @@ func (r *Reply) Answer(floor, ceiling uint32) Answer {
 	return a
 }
 
+// StatusAnswer returns an answer to question without records. It keeps buf, which must
+// have the octets of question.
+func StatusAnswer(buf, question []byte, variant Variant, rcode Rcode) Answer {
+	return Answer{packed: append(buf[:0], question...), qlen: uint16(len(question)), rcode: rcode, variant: variant}
+}
+
 // Answers tells whether a is the answer to a question as Query.Question returns it,
 // with variant. All octets are compared: equal hashes prove nothing.
 func (a *Answer) Answers(question []byte, variant Variant) bool {
-	return a.variant == variant && a.packed[:a.qlen] == string(question)
+	return a.variant == variant && bytes.Equal(a.packed[:a.qlen], question)
 }
 
-// Question returns the folded question.
-func (a *Answer) Question() string { return a.packed[:a.qlen] }
+// Question returns the folded question. It must not be changed.
+func (a *Answer) Question() []byte { return a.packed[:a.qlen] }
 
 // Variant returns the DO and CD bits of the query that the answer was given to.
 func (a *Answer) Variant() Variant { return a.variant }
@@ -222,9 +233,4 @@ func ageField(field []byte, t Terms) {
 		ttl = 0
 	}
 	binary.BigEndian.PutUint32(field, ttl)
-}
-
-// NewStatus returns an answer to question without records.
-func NewStatus(question []byte, variant Variant, rcode Rcode) Answer {
-	return Answer{packed: string(question), qlen: uint16(len(question)), rcode: rcode, variant: variant}
 }

@@ -32,7 +32,7 @@ func TestMalformedReplies(t *testing.T) {
 				if err != nil {
 					return
 				}
-				a := r.Answer(0, 1000)
+				a := r.Answer(make([]byte, r.Size()), 0, 1000)
 				var q Query
 				if q.Read(packet(t, "eXample.test.", dns.TypeA, nil)) != OK {
 					t.Fatal("query is not OK")
@@ -82,7 +82,7 @@ func reissue(t *testing.T, query []byte, terms Terms, change func(*dns.Msg), rec
 	if err := r.Read(q.Question(), q.Variant(), packed); err != nil {
 		t.Fatal(err)
 	}
-	a := r.Answer(0, 1<<31-1)
+	a := r.Answer(make([]byte, r.Size()), 0, 1<<31-1)
 	raw := a.AppendReply(nil, &q, terms)
 	out := new(dns.Msg)
 	if err := out.Unpack(raw); err != nil {
@@ -234,7 +234,7 @@ func TestReorderPrefersNetworks(t *testing.T) {
 	if err := r.Read(q.Question(), 0, packed); err != nil {
 		t.Fatal(err)
 	}
-	a := r.Answer(0, 60)
+	a := r.Answer(make([]byte, r.Size()), 0, 60)
 	for turn := range uint32(4) {
 		var m dns.Msg
 		if err := m.Unpack(a.AppendReordered(nil, &q, Terms{}, turn, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})); err != nil {
@@ -263,7 +263,7 @@ func TestCutMovesPointers(t *testing.T) {
 		if err := r.Read(append(question, 0, 1, 0, 1), 0, packed); err != nil {
 			t.Fatal(err)
 		}
-		a := r.Answer(0, 30)
+		a := r.Answer(make([]byte, r.Size()), 0, 30)
 		if !a.Cuts() {
 			t.Fatalf("%s: does not cut", soa)
 		}
@@ -306,7 +306,7 @@ func TestCutNeedsABareNameError(t *testing.T) {
 		if err := r.Read(append(question, 0, 1, 0, 1), 0, packed); err != nil {
 			t.Fatal(err)
 		}
-		if a := r.Answer(0, 30); a.Cuts() {
+		if a := r.Answer(make([]byte, r.Size()), 0, 30); a.Cuts() {
 			t.Errorf("%s: cuts", what)
 		}
 	}
@@ -354,7 +354,7 @@ func TestNothingAllocates(t *testing.T) {
 	if err := r.Read(q.Question(), 0, packed); err != nil {
 		t.Fatal(err)
 	}
-	a := r.Answer(0, 60)
+	a := r.Answer(make([]byte, r.Size()), 0, 60)
 	buf := make([]byte, 4096)
 	for _, packet := range [][]byte{plain, edns} {
 		if n := testing.AllocsPerRun(100, func() {
@@ -391,7 +391,7 @@ func BenchmarkReply(b *testing.B) {
 			if err := r.Read(own.Question(), DO, seed); err != nil {
 				b.Fatal(err)
 			}
-			r.Answer(0, 60)
+			r.Answer(make([]byte, r.Size()), 0, 60)
 		}
 	}
 }
