@@ -33,8 +33,8 @@ type seen struct {
 	armed bool
 	// doubted says that it does not list what was put into it.
 	doubted bool
-	// full is when it was last looked at, next the earliest time for another look.
-	full, next time.Time
+	// full is when it was last looked at.
+	full time.Time
 }
 
 func newSide(fam family) *side {
@@ -59,7 +59,7 @@ func (n *Node) Arm(ctx context.Context) error {
 	defer cancel()
 	for _, s := range n.sides {
 		if err := n.armSide(patience, s); err != nil {
-			n.log.Error("rules are not complete; the keeper goes on trying", "family", s.fam.String(), "error", err.Error())
+			n.log.Warn("the rules are not complete; the keeper goes on trying", "family", s.fam.String())
 		}
 	}
 	return ctx.Err()
@@ -131,7 +131,7 @@ func (n *Node) armSide(ctx context.Context, s *side) error {
 		errs = append(errs, err)
 	}
 	if s.level == 0 {
-		if err := n.chooseGuard(ctx, s); err != nil {
+		if err := n.problems.note(stepGuard, s.fam, n.chooseGuard(ctx, s)); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -170,7 +170,7 @@ func (n *Node) chooseGuard(ctx context.Context, s *side) error {
 		missing(LevelOwner, err)
 	}
 	if s.tables == nil {
-		return errors.New("choosing a guard: there is no iptables")
+		return errors.New("there is no owner table and no iptables: clients are not steered to the cache")
 	}
 	if err := n.chooseTarget(ctx, s); err != nil {
 		return err
@@ -194,8 +194,8 @@ func (n *Node) chooseGuard(ctx context.Context, s *side) error {
 				n.problems.ok(stepSet, s.fam)
 				return use(l, &setLease{sets: n.kernel, name: set, fam: s.fam, ttl: n.cfg.Lease})
 			}
-			if ctx.Err() != nil {
-				return tryErr // the lock was busy all the time: that says nothing about the kernel
+			if noVerdict(tryErr) {
+				return tryErr
 			}
 			missing(l, tryErr)
 		}
@@ -216,7 +216,7 @@ func (n *Node) chooseTarget(ctx context.Context, s *side) error {
 			n.problems.ok(stepRaw, s.fam)
 			return nil
 		}
-		if ctx.Err() != nil {
+		if noVerdict(err) {
 			return err
 		}
 		errs = append(errs, err)
@@ -233,6 +233,7 @@ func (n *Node) steerPlain(s *side, steer bool) error {
 	n.mu.Unlock()
 	n.work.Lock()
 	defer n.work.Unlock()
+	s.expectChanges()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*n.cfg.LockWait)
 	defer cancel()
 	return n.applyRules(ctx, s)
@@ -332,6 +333,10 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 			}
 			n.log.Warn("put back a part of the node", "family", s.fam.String(), "table", t.table, "changes", kinds)
 		}
+		if !adds {
+			known.armed, known.generation = true, ""
+			return nil
+		}
 		if changes, err = n.planTable(ctx, s, t, rules); err != nil {
 			return err
 		}
@@ -341,24 +346,24 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 			return errUnlisted
 		}
 	}
-	known.armed, known.doubted, known.generation = true, false, generation
+	known.armed, known.doubted, known.generation, known.full = true, false, generation, time.Now()
 	return nil
 }
 
 // planTable compares a table with what it should hold.
 func (n *Node) planTable(ctx context.Context, s *side, t tableChains, rules []rule) ([]change, error) {
+	var lines []string
+	err := n.patiently(ctx, func() (err error) {
+		lines, err = s.tables.List(t.table, t.chains)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing: %w", err)
+	}
 	var changes []change
 	for _, chain := range t.chains {
-		var lines []string
-		err := n.patiently(ctx, func() (err error) {
-			lines, err = s.tables.List(t.table, chain)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing chain %s: %w", chain, err)
-		}
 		want := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.chain != chain })
-		changes = append(changes, plan(chain, parseChain(lines), want)...)
+		changes = append(changes, plan(chain, parseChain(chain, lines), want)...)
 	}
 	return changes, nil
 }

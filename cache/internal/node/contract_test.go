@@ -38,13 +38,13 @@ func dump(t *testing.T, k kernel, flavour Flavour) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range eachChain() {
-			lines, err := tab.List(c.table, c.chain)
+		for _, tc := range ourTables() {
+			lines, err := tab.List(tc.table, tc.chains)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, line := range lines {
-				fmt.Fprintf(&b, "%s %s %s\n", fam, c.table, line)
+				fmt.Fprintf(&b, "%s %s %s\n", fam, tc.table, line)
 			}
 		}
 	}
@@ -147,11 +147,11 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 	})
 	t.Run("everything flushed", func(t *testing.T) {
 		for _, c := range eachChain() {
-			have, err := v4t.List(c.table, c.chain)
+			have, err := v4t.List(c.table, []string{c.chain})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range parseChain(have) {
+			for _, r := range parseChain(c.chain, have) {
 				if err := v4t.Commit(c.table, []change{{chain: c.chain, spec: r.spec}}); err != nil {
 					t.Fatal(err)
 				}
@@ -210,11 +210,11 @@ func contract(t *testing.T, k kernel, flavour Flavour, mk func(t *testing.T) *No
 // ours lists our rules in a chain.
 func ours(t *testing.T, tab tables, c chainKey) []listed {
 	t.Helper()
-	lines, err := tab.List(c.table, c.chain)
+	lines, err := tab.List(c.table, []string{c.chain})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(parseChain(lines), func(l listed) bool { return l.comment == "" })
+	return slices.DeleteFunc(parseChain(c.chain, lines), func(l listed) bool { return l.comment == "" })
 }
 
 // somebodys is a rule that is not ours.

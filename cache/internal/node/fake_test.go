@@ -351,17 +351,20 @@ func (t *fakeTables) refused(doors ...string) error {
 	return nil
 }
 
-func (t *fakeTables) List(table, chain string) ([]string, error) {
+func (t *fakeTables) List(table string, chains []string) ([]string, error) {
 	t.f.mu.Lock()
 	defer t.f.mu.Unlock()
 	if err := t.refused("List", "table "+table); err != nil {
 		return nil, err
 	}
-	out := []string{"-P " + chain + " ACCEPT"}
-	if t.hide {
-		return out, nil
+	var out []string
+	for _, chain := range chains {
+		out = append(out, "-P "+chain+" ACCEPT")
+		if !t.hide {
+			out = append(out, t.chains[chainKey{table, chain}]...)
+		}
 	}
-	return append(out, t.chains[chainKey{table, chain}]...), nil
+	return out, nil
 }
 
 func (t *fakeTables) Commit(table string, changes []change) error {

@@ -72,7 +72,7 @@ func (host) Tables(fam family, force Flavour, wait time.Duration) (tables, Flavo
 			continue
 		}
 		// The listing fails where the kernel does not have the flavour. A busy lock is no verdict.
-		if _, err := c.List("filter", "INPUT"); err != nil && !lockBusy(err) {
+		if _, err := c.List("filter", []string{"INPUT"}); err != nil && !lockBusy(err) {
 			errs = append(errs, err)
 			continue
 		}

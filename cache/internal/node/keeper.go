@@ -207,9 +207,6 @@ func (n *Node) keepRules(ctx context.Context) {
 // due says whether a table is to be looked at now.
 func (n *Node) due(s *side, table string) bool {
 	known, now := s.seen[table], time.Now()
-	if now.Before(known.next) {
-		return false
-	}
 	if known.generation == "" || now.Sub(known.full) >= n.cfg.Sync {
 		return true
 	}
@@ -217,19 +214,43 @@ func (n *Node) due(s *side, table string) bool {
 	return err != nil || generation != known.generation
 }
 
-// budget says how much longer than a look itself the pause after it is: looking takes at most 1 % of a core.
-const budget = 100
-
-// checkTable looks at one table and notes when it may be looked at again.
+// checkTable looks at one table, if there is CPU time for it.
 func (n *Node) checkTable(ctx context.Context, s *side, t tableChains, rules []rule) {
+	if !n.allowance.has(time.Now()) {
+		return
+	}
 	begin := cpuTime()
 	_ = n.applyTable(ctx, s, t, rules) // noted there
 	spent := cpuTime() - begin
 	n.m.checkTimes.Observe(spent.Seconds())
-	known := s.seen[t.table]
-	known.full = time.Now()
-	known.next = known.full.Add(spent * budget)
+	n.allowance.spend(spent)
+	n.log.Debug("looked at rules", "family", s.fam.String(), "table", t.table, "cpu", spent, "allowance", n.allowance.left)
+	s.seen[t.table].full = time.Now() // also after a failure: a table that is complete is due by its generation
 }
+
+// allowance is CPU time for looking at rules: 1 % of a core, saved up to two seconds' worth. A fault is repaired at once;
+// a node whose tens of thousands of rules change all the time is looked at less often.
+type allowance struct {
+	left time.Duration
+	at   time.Time
+}
+
+const (
+	allowancePart = 100
+	allowanceMost = 2 * time.Second
+)
+
+func (a *allowance) has(now time.Time) bool {
+	if a.at.IsZero() {
+		a.left = allowanceMost
+	} else {
+		a.left = min(allowanceMost, a.left+now.Sub(a.at)/allowancePart)
+	}
+	a.at = now
+	return a.left > 0
+}
+
+func (a *allowance) spend(d time.Duration) { a.left -= d }
 
 // cpuTime is the CPU time of the commands that have ended; the time of our own threads is small beside it and cannot be
 // told apart from the cache's.
@@ -276,7 +297,7 @@ func (n *Node) keepMode(ctx context.Context) {
 	}
 	for _, s := range n.sides {
 		for _, known := range s.seen {
-			known.generation, known.next = "", time.Time{} // looked at with the next tick
+			known.generation = "" // looked at with the next tick
 		}
 	}
 	if n.cfg.SkipLink {

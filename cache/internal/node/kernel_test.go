@@ -113,7 +113,8 @@ func buildCache(t *testing.T, dir string) string {
 func again(t *testing.T, p place) {
 	t.Helper()
 	top, _, _ := strings.Cut(t.Name(), "/")
-	args := []string{"-test.run=^" + top + "$", "-test.v", "-test.timeout=3m"}
+	// NODE_TEST_SUB picks one of its subtests, for work on that.
+	args := []string{"-test.run=^" + top + "$" + os.Getenv("NODE_TEST_SUB"), "-test.v", "-test.timeout=3m"}
 	if *update {
 		args = append(args, "-update")
 	}
@@ -174,7 +175,7 @@ func TestUML(t *testing.T) {
 	}
 	var out bytes.Buffer
 	code, err := uml.Run(t.Context(), uml.Config{
-		Command: args, Dir: dir, Env: []string{umlVar + "=1", cacheVar + "=" + cache}, Output: &out, Timeout: 9 * time.Minute, Memory: 1024,
+		Command: args, Dir: dir, Env: []string{umlVar + "=1", cacheVar + "=" + cache, "NODE_TEST_SUB=" + os.Getenv("NODE_TEST_SUB")}, Output: &out, Timeout: 9 * time.Minute, Memory: 1024,
 		Shared: []string{dir},
 	})
 	if err != nil || code != 0 {

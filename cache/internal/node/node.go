@@ -49,8 +49,9 @@ type Node struct {
 	kind     string // of the link we make
 
 	// work is held while the host is looked at and changed.
-	work  sync.Mutex
-	sides []*side
+	work      sync.Mutex
+	sides     []*side
+	allowance allowance
 
 	mu        sync.Mutex
 	lock      net.Listener

@@ -12,14 +12,14 @@ type listed struct {
 	spec    []string
 }
 
-// parseChain reads what iptables -S prints for one chain. Rules come in order.
-func parseChain(lines []string) []listed {
+// parseChain reads the rules of one chain from what iptables -S prints. They come in order.
+func parseChain(chain string, lines []string) []listed {
 	var out []listed
 	for _, line := range lines {
-		words := splitWords(line)
-		if len(words) < 2 || words[0] != "-A" {
+		if !strings.HasPrefix(line, "-A "+chain+" ") {
 			continue
 		}
+		words := splitWords(line)
 		l := listed{spec: words[2:]}
 		for i, w := range l.spec {
 			if w == "--comment" && i+1 < len(l.spec) && strings.HasPrefix(l.spec[i+1], commentPrefix) {

@@ -23,6 +23,7 @@ const (
 	stepNAT     step = "nat"
 	stepSet     step = "set"
 	stepOwner   step = "owner"
+	stepGuard   step = "guard"
 	stepLease   step = "lease"
 	stepMode    step = "mode"
 	stepForeign step = "foreign"
@@ -68,7 +69,7 @@ func (p *problems) fail(s step, fam family, err error) error {
 	key := problemKey{s, fam}
 	p.m.failures.WithLabelValues(string(s)).Inc()
 	p.m.problems.WithLabelValues(string(s)).Set(1)
-	text := err.Error()
+	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old, ok := p.open[key]; ok && old.text == text && p.now().Sub(old.logged) < repeatAfter {
@@ -112,7 +113,7 @@ func (p *problems) list() []string {
 	defer p.mu.Unlock()
 	var out []string
 	for s, pr := range p.open {
-		out = append(out, s.String()+": "+strings.ReplaceAll(pr.text, "\n", "; "))
+		out = append(out, s.String()+": "+pr.text)
 	}
 	slices.Sort(out)
 	return out

@@ -33,6 +33,10 @@ func actRole() {
 		return
 	case "server":
 		err = serveDNS()
+	case "holder":
+		err = holdPort(os.Args[1], os.Args[2])
+	case "powerless":
+		err = setUpPowerless()
 	case "load":
 		err = askLoad(os.Args[1], os.Args[2])
 	default:
@@ -203,7 +207,7 @@ func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
 		if r.cache != nil {
 			r.kill(t)
 		}
-		if t.Failed() {
+		if t.Failed() || os.Getenv("NODE_TEST_SUB") != "" {
 			if b, err := os.ReadFile(r.logs); err == nil {
 				t.Logf("the cache said:\n%s", b)
 			}
@@ -236,7 +240,7 @@ func (r *rig) launch(t *testing.T) {
 	}
 	cmd := exec.Command(os.Getenv(cacheVar), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
 		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
-		"-metrics-listen-address=", "-log-level=info")
+		"-metrics-listen-address=", "-log-level=debug")
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
