@@ -30,8 +30,8 @@ func newLeaf(authority Authority, cfg SelfManagedConfig) (*leaf, error) {
 	return &leaf{pair: &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}}, nil
 }
 
-// aged tells whether two thirds of the certificate's life are over. It is asked by the wall clock each time, so that a
+// agesAt is when two thirds of the certificate's life are over. It is compared with the wall clock each time, so that a
 // clock that was set, or a machine that slept, does not leave a timer behind.
-func aged(cert *x509.Certificate, now time.Time) bool {
-	return now.After(cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 3 * 2))
+func agesAt(cert *x509.Certificate) time.Time {
+	return cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 3 * 2)
 }

@@ -189,7 +189,7 @@ func (s *SelfManaged) sign(ctx context.Context) error {
 	if newest == nil {
 		newest = s.current
 	}
-	if newest != nil && len(present) > 0 && newest.ca.Equal(present[0]) && !aged(newest.pair.Leaf, time.Now()) {
+	if newest != nil && len(present) > 0 && newest.ca.Equal(present[0]) && time.Now().Before(agesAt(newest.pair.Leaf)) {
 		s.rotated = false
 		return nil
 	}
@@ -273,7 +273,7 @@ func (s *SelfManaged) firstWait(bundles [][]byte, ca *x509.Certificate, now time
 	return min(wait, s.cfg.Overlap)
 }
 
-// promote serves the next certificate once it is due, and says how long that will be, zero if there is none.
+// promote serves the next certificate once it is due, and says in how long there will be something to do.
 func (s *SelfManaged) promote() time.Duration {
 	now := time.Now()
 	s.mu.Lock()
@@ -287,13 +287,19 @@ func (s *SelfManaged) promote() time.Duration {
 		}
 	}
 	s.trusted = s.distrust(now)
+	var due time.Time
 	switch {
-	case s.next != nil && !s.next.trustedAt.IsZero():
-		return max(time.Millisecond, s.next.trustedAt.Add(s.cfg.Overlap).Sub(now))
-	case s.current != nil && s.trusted != nil && !s.current.trustedAt.IsZero():
-		return max(time.Millisecond, s.current.trustedAt.Add(s.cfg.Overlap).Sub(now))
+	case s.current == nil:
+		return 0
+	case s.next != nil:
+		due = s.next.trustedAt.Add(s.cfg.Overlap)
+	case s.trusted != nil:
+		due = s.current.trustedAt.Add(s.cfg.Overlap)
+	default:
+		due = agesAt(s.current.pair.Leaf)
 	}
-	return 0
+	// What is overdue could not be done, and waits for the next tick like everything that failed.
+	return max(0, due.Sub(now))
 }
 
 // distrust says why a caller may not accept the current certificate, nil if it will.

@@ -61,7 +61,7 @@ func (r *replica) Run(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		if r.down == nil {
-			if r.cert == nil || aged(r.cert, time.Now()) {
+			if r.cert == nil || time.Now().After(agesAt(r.cert)) {
 				r.makeCALocked()
 			}
 			if r.seen != r.cert && time.Since(r.cert.NotBefore) >= r.lag {

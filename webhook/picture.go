@@ -177,7 +177,7 @@ func (p *picture) watchOutage(ctx context.Context, client kubernetes.Interface) 
 		case <-ticker.C:
 		}
 		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := client.CoreV1().RESTClient().Get().AbsPath("/livez/ping").Do(ask).Error()
+		err := client.CoreV1().RESTClient().Get().AbsPath("/version").Do(ask).Error()
 		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil && p.failing.CompareAndSwap(0, time.Now().UnixNano()):

@@ -5,6 +5,7 @@ package webhook_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -307,6 +308,30 @@ func (r *replica) get(offset int, path string) (string, error) {
 		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
 	}
 	return string(body), err
+}
+
+// review posts a review of a Pod straight to the replica, as the API server would.
+func (r *replica) review(t testing.TB, namespace string) string {
+	t.Helper()
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // who trusts whom is not what is asked here
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return r.c.cp.Namespace().Dial(ctx, network, address)
+		},
+	}
+	body := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","namespace":%q,"operation":"CREATE","object":{"metadata":{},"spec":{"containers":[]}}}}`, namespace)
+	response, err := (&http.Client{Timeout: 5 * time.Second, Transport: transport}).Post(
+		fmt.Sprintf("https://%s:%d/mutate", bed.ControlPlaneIP, r.port), "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(answer)
 }
 
 // await waits until the replica is called by the API server.
