@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 )
@@ -103,6 +102,13 @@ func (n *Node) openTables(s *side) error {
 	return nil
 }
 
+// stale says that the rules are to be looked at with the next tick.
+func (s *side) stale() {
+	for _, known := range s.seen {
+		known.generation = ""
+	}
+}
+
 // expectChanges says that the next changes are ours: they count as no repair.
 func (s *side) expectChanges() {
 	for _, known := range s.seen {
@@ -130,6 +136,7 @@ func (n *Node) armSide(ctx context.Context, s *side) error {
 	if err := n.openTables(s); err != nil {
 		errs = append(errs, err)
 	}
+	n.keepEndpoints()
 	if s.level == 0 {
 		if err := n.problems.note(stepGuard, s.fam, n.chooseGuard(ctx, s)); err != nil {
 			errs = append(errs, err)
@@ -261,18 +268,6 @@ func (n *Node) want(s *side, left bool) want {
 	}
 	w.targets = n.targetsLocked(s.fam)
 	return w
-}
-
-// targetsLocked is where the backstop sends questions of a family.
-func (n *Node) targetsLocked(fam family) []netip.AddrPort {
-	if n.mode != IPVS {
-		// A flow gets one DNAT: kube-proxy's rules would never see it if it were sent to the ClusterIP.
-		return nil
-	}
-	for _, a := range fam.of(n.cfg.ClusterIP) {
-		return []netip.AddrPort{netip.AddrPortFrom(a, 53)}
-	}
-	return nil
 }
 
 // applyRules makes all rules of s as they should be.

@@ -21,7 +21,9 @@ type fake struct {
 	owner  map[family]*fakeOwner
 	rules  map[family]*fakeTables
 	now    func() time.Time
-	watch  []chan struct{}
+	// endpoints are those that kube-proxy knows, in nftables mode.
+	endpoints map[netip.AddrPort][]netip.AddrPort
+	watch     []chan struct{}
 
 	// refuse makes a door fail: the key is the door's name, with a family or table where there is one.
 	refuse map[string]error
@@ -261,6 +263,12 @@ func cmpOr(a, b Flavour) Flavour {
 		return a
 	}
 	return b
+}
+
+func (f *fake) ProxyEndpoints(to netip.AddrPort) ([]netip.AddrPort, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.endpoints[to], f.refuse["ProxyEndpoints"]
 }
 
 func (f *fake) InUse(_ family, fl Flavour) bool { return fl == Legacy }

@@ -13,6 +13,7 @@ import (
 type kernel interface {
 	links
 	sets
+	endpointReader
 	// Tables gives the iptables of a family: of the forced flavour, or of the one that kube-proxy chose.
 	Tables(fam family, force Flavour, wait time.Duration) (tables, Flavour, error)
 	// InUse says whether a family has tables of that flavour at all. Cleanup asks, since looking into them makes them.
@@ -25,6 +26,7 @@ type kernel interface {
 type host struct {
 	kernelLinks
 	kernelSets
+	proxyRules
 }
 
 // Owner implements kernel.

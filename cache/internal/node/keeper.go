@@ -12,9 +12,9 @@ import (
 
 // Times of the keeper.
 const (
-	glance    = time.Second           // between two looks at what costs next to nothing
-	settle    = 20 * time.Millisecond // after an event: changes come in swarms
-	modeEvery = 10 * time.Second      // between two questions to kube-proxy
+	glance     = time.Second           // between two looks at what costs next to nothing
+	settle     = 20 * time.Millisecond // after an event: changes come in swarms
+	proxyEvery = 10 * time.Second      // between two looks at kube-proxy
 )
 
 // Run keeps the node as it should be and in service while proof holds. When ctx ends it takes the node out of service
@@ -122,7 +122,7 @@ func (n *Node) keep(ctx context.Context) {
 	}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	var mode time.Time
+	var asked time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,9 +137,9 @@ func (n *Node) keep(ctx context.Context) {
 			}
 			n.keepLink()
 		case <-tick.C:
-			if now := time.Now(); len(n.cfg.ModeAt) > 0 && now.Sub(mode) >= modeEvery {
-				mode = now
-				n.keepMode(ctx)
+			if now := time.Now(); now.Sub(asked) >= proxyEvery {
+				asked = now
+				n.keepProxy(ctx)
 			}
 			n.keepLink()
 			n.keepRules(ctx)
@@ -262,6 +262,20 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// keepProxy follows what kube-proxy does: its mode, and the endpoints it knows.
+func (n *Node) keepProxy(ctx context.Context) {
+	if len(n.cfg.ModeAt) > 0 {
+		n.keepMode(ctx)
+	}
+	n.work.Lock()
+	defer n.work.Unlock()
+	if n.allowance.has(time.Now()) {
+		begin := cpuTime()
+		n.keepEndpoints()
+		n.allowance.spend(cpuTime() - begin)
+	}
+}
+
 // keepMode asks kube-proxy for its mode again and follows a change.
 func (n *Node) keepMode(ctx context.Context) {
 	mode, err := DetectMode(ctx, n.cfg.ModeAt)
@@ -296,9 +310,7 @@ func (n *Node) keepMode(ctx context.Context) {
 		}
 	}
 	for _, s := range n.sides {
-		for _, known := range s.seen {
-			known.generation = "" // looked at with the next tick
-		}
+		s.stale()
 	}
 	if n.cfg.SkipLink {
 		return

@@ -57,6 +57,7 @@ type Node struct {
 	lock      net.Listener
 	mode      Mode
 	addrs     []netip.Addr // local now; to be bound
+	endpoints map[family][]netip.AddrPort
 	inService bool
 	steer     bool // LevelPlain: the rules that steer are wanted
 }

@@ -25,8 +25,9 @@ const (
 	stepOwner   step = "owner"
 	stepGuard   step = "guard"
 	stepLease   step = "lease"
-	stepMode    step = "mode"
 	stepForeign step = "foreign"
+
+	stepEndpoints step = "endpoints"
 )
 
 // repeatAfter is how long an unchanged problem is not logged again.

@@ -110,7 +110,7 @@ ip -n pod route add default via 10.244.0.1
 ip netns add other; ip link add eth0 type veth peer name eth0 netns other
 ip addr add 172.30.0.1/24 dev eth0; ip link set eth0 up
 ip -n other addr add 172.30.0.2/24 dev eth0; ip -n other link set eth0 up; ip -n other link set lo up
-ip -n other addr add 10.244.1.53/32 dev lo
+ip -n other addr add 10.244.1.53/32 dev lo; ip -n other addr add 10.244.1.54/32 dev lo
 ip -n other route add 10.244.0.0/24 via 172.30.0.1
 ip route add 10.244.1.0/24 via 172.30.0.2
 ip route add default via 172.30.0.2
@@ -130,22 +130,38 @@ $IPT -t nat -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE
 `,
 		IPTables: `
 $IPT -t nat -N KUBE-SERVICES
-for c in PREROUTING OUTPUT; do $IPT -t nat -A $c -j KUBE-SERVICES; done
+for c in PREROUTING OUTPUT; do $IPT -t nat -A $c -m comment --comment "kubernetes service portals" -j KUBE-SERVICES; done
 for p in udp tcp; do
+  for e in 53 54; do
+    $IPT -t nat -N KUBE-SEP-$e$p
+    $IPT -t nat -A KUBE-SEP-$e$p -p $p -m comment --comment "kube-system/kube-dns" -m $p -j DNAT --to-destination 10.244.1.$e:53
+  done
   for s in 10 11; do
     $IPT -t nat -N KUBE-SVC-$s$p
-    $IPT -t nat -A KUBE-SERVICES -d 10.96.0.$s/32 -p $p --dport 53 -j KUBE-SVC-$s$p
-    $IPT -t nat -A KUBE-SVC-$s$p -j DNAT -p $p --to-destination 10.244.1.53:53
+    $IPT -t nat -A KUBE-SERVICES -d 10.96.0.$s/32 -p $p -m comment --comment "kube-system/kube-dns cluster IP" -m $p --dport 53 -j KUBE-SVC-$s$p
+    $IPT -t nat -A KUBE-SVC-$s$p -m comment --comment "kube-system/kube-dns -> 10.244.1.53:53" -m statistic --mode random --probability 0.5 -j KUBE-SEP-53$p
+    $IPT -t nat -A KUBE-SVC-$s$p -m comment --comment "kube-system/kube-dns -> 10.244.1.54:53" -j KUBE-SEP-54$p
   done
 done
 `,
 		NFTables: `
 nft -f - <<'END'
 table ip kube-proxy {
-  chain services {
-    ip daddr { 10.96.0.10, 10.96.0.11 } udp dport 53 dnat to 10.244.1.53:53
-    ip daddr { 10.96.0.10, 10.96.0.11 } tcp dport 53 dnat to 10.244.1.53:53
+  chain service-AAAAAAAA-kube-system/kube-dns/udp/dns {
+    meta l4proto udp dnat ip addr . port to numgen random mod 2 map { 0 : 10.244.1.53 . 53, 1 : 10.244.1.54 . 53 }
   }
+  chain service-BBBBBBBB-kube-system/kube-dns/tcp/dns-tcp {
+    meta l4proto tcp dnat ip addr . port to numgen random mod 2 map { 0 : 10.244.1.53 . 53, 1 : 10.244.1.54 . 53 }
+  }
+  map service-ips {
+    type ipv4_addr . inet_proto . inet_service : verdict
+    elements = {
+      10.96.0.10 . udp . 53 : goto service-AAAAAAAA-kube-system/kube-dns/udp/dns,
+      10.96.0.10 . tcp . 53 : goto service-BBBBBBBB-kube-system/kube-dns/tcp/dns-tcp,
+      10.96.0.11 . udp . 53 : goto service-AAAAAAAA-kube-system/kube-dns/udp/dns,
+      10.96.0.11 . tcp . 53 : goto service-BBBBBBBB-kube-system/kube-dns/tcp/dns-tcp }
+  }
+  chain services { ip daddr . meta l4proto . th dport vmap @service-ips }
   chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
   chain nat-output { type nat hook output priority -100; jump services; }
 }
