@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"time"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 	"github.com/nodedns/nodedns/cache/internal/listen"
@@ -95,18 +93,3 @@ func cleanup(ctx context.Context, o *options, env environment) error {
 	}
 	return nil
 }
-
-// writePID writes the process ID where -pidfile says, in one step, so that nobody reads half of it.
-func writePID(file string) error {
-	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".tmp")
-	if err := os.WriteFile(tmp, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil { //nolint:gosec // others read it
-		return fmt.Errorf("writing the process ID: %w", err)
-	}
-	if err := os.Rename(tmp, file); err != nil {
-		return fmt.Errorf("writing the process ID: %w", err)
-	}
-	return nil
-}
-
-// shortly bounds what must not hold up the end of the process.
-const shortly = 10 * time.Second

@@ -4,7 +4,8 @@
 // both away when it dies. It reads the Corefile, the flags and the environment of the node-local cache that Kubernetes ships.
 //
 // This package joins the rooms below internal/ and holds nothing else: flags and environment (flags.go, cluster.go), files
-// (source.go), the running configuration (build.go, serve.go, reload.go), the order of starting and stopping (start.go).
+// (source.go), the parts a configuration stands for (build.go), what serves (serve.go), changes of it (reload.go), and the
+// order of starting and stopping (assemble.go, start.go).
 package main
 
 import (

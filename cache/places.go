@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/nodedns/nodedns/cache/internal/corefile"
+	"github.com/nodedns/nodedns/cache/internal/listen"
+)
+
+// places gives the addresses and ports of each block.
+func (b *builder) places(cfg *corefile.Config) ([]map[netip.AddrPort]bool, error) {
+	var errs []error
+	out := make([]map[netip.AddrPort]bool, len(cfg.Blocks))
+	for i, block := range cfg.Blocks {
+		out[i] = make(map[netip.AddrPort]bool)
+		addrs, err := b.addrs(block)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, z := range block.Zones {
+			for _, a := range addrs {
+				out[i][netip.AddrPortFrom(a, z.Port)] = true
+			}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// addrs gives the addresses a block binds. A block that binds all addresses binds the node's own one by one besides: the
+// guard's socket match is true only for a socket on that very address.
+func (b *builder) addrs(block *corefile.Block) ([]netip.Addr, error) {
+	var out, except []netip.Addr
+	for _, bind := range block.Bind {
+		addrs := []netip.Addr{bind.Addr}
+		if bind.Interface != "" {
+			var err error
+			if addrs, err = b.addrsOf(bind.Interface); err != nil {
+				return nil, &corefile.Problem{Pos: block.Pos, Directive: "bind", Text: err.Error()}
+			}
+		}
+		if bind.Except {
+			except = append(except, addrs...)
+		} else {
+			out = append(out, addrs...)
+		}
+	}
+	if len(block.Bind) == 0 {
+		out = []netip.Addr{netip.IPv6Unspecified()}
+	}
+	out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(except, a) })
+	if slices.Contains(out, netip.IPv6Unspecified()) { // serves IPv4 as well
+		out = slices.DeleteFunc(out, func(a netip.Addr) bool { return a == netip.IPv4Unspecified() })
+	}
+	if slices.ContainsFunc(out, netip.Addr.IsUnspecified) {
+		for _, a := range b.own {
+			if !slices.Contains(except, a) && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, &corefile.Problem{Pos: block.Pos, Directive: "bind", Text: "no address is left"}
+	}
+	return out, nil
+}
+
+func (b *builder) addrsOf(name string) ([]netip.Addr, error) {
+	if name == b.ifaceName && len(b.own) > 0 {
+		return b.own, nil
+	}
+	addrs, err := b.interfaces(name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is neither an IP address nor an interface here: %w", name, err)
+	case len(addrs) == 0:
+		return nil, fmt.Errorf("interface %s has no address", name)
+	}
+	return addrs, nil
+}
+
+// interfaceAddrs reads the addresses of an interface of this host.
+func interfaceAddrs(name string) ([]netip.Addr, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		addr := p.Addr().Unmap()
+		if addr.Is6() && addr.IsLinkLocalUnicast() {
+			addr = addr.WithZone(name)
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// limits merges a block's timeouts into those of the endpoint; the last block that says something wins.
+func (b *builder) limits(at netip.AddrPort, c listen.Config, t *corefile.Timeouts) listen.Config {
+	if !c.Addr.IsValid() {
+		c = b.limitsOf()
+		c.Addr = at
+	}
+	if t == nil {
+		return c
+	}
+	if t.Read > 0 {
+		c.ReadTimeout = t.Read
+	}
+	if t.Write > 0 {
+		c.WriteTimeout = t.Write
+	}
+	if t.Idle > 0 {
+		c.IdleTimeout = t.Idle
+	}
+	return c
+}

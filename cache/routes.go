@@ -1,0 +1,102 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nodedns/nodedns/cache/internal/corefile"
+	"github.com/nodedns/nodedns/cache/internal/forward"
+	"github.com/nodedns/nodedns/cache/internal/resolve"
+)
+
+// routes makes a block's ways to its upstreams.
+func (b *builder) routes(r, old *running, block *corefile.Block, places map[netip.AddrPort]bool) ([]resolve.Route, error) {
+	var routes []resolve.Route
+	var errs []error
+	for _, f := range block.Forward {
+		cfg, err := b.forwardConfig(block, f, places)
+		if err != nil {
+			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			continue
+		}
+		u, err := b.upstream(r, old, cfg, block, f)
+		if err != nil {
+			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			continue
+		}
+		for _, from := range f.From {
+			routes = append(routes, resolve.Route{From: from, Except: f.Except, Upstream: u.forward})
+		}
+	}
+	return routes, errors.Join(errs...)
+}
+
+func (b *builder) forwardConfig(block *corefile.Block, f *corefile.Forward, places map[netip.AddrPort]bool) (forward.Config, error) {
+	cfg := forward.Config{
+		ForceTCP: f.ForceTCP, ServerName: f.TLSServerName, ReadTimeout: f.ReadTimeout, Expire: f.Expire, MaxConcurrent: f.MaxConcurrent,
+		MaxFails: f.MaxFails, HealthInterval: f.HealthCheck.Interval, HealthNoRec: f.HealthCheck.NoRec, HealthDomain: f.HealthCheck.Domain,
+		FailFast: f.FailFast, MaxConns: f.MaxIdleConns,
+	}
+	switch f.Policy {
+	case "round_robin":
+		cfg.Policy = forward.RoundRobin
+	case "sequential":
+		cfg.Policy = forward.Sequential
+	}
+	for _, t := range f.Targets {
+		if t.File != "" {
+			cfg.ResolvConf = append(cfg.ResolvConf, t.File)
+		} else {
+			cfg.Targets = append(cfg.Targets, forward.Target{Addr: t.Addr, TLS: t.TLS, ServerName: t.ServerName})
+		}
+	}
+	for _, code := range f.Failover {
+		cfg.Failover = append(cfg.Failover, rcodeNumber(code))
+	}
+	if block.Loop {
+		cfg.LoopZones = []string{block.Zones[0].Name}
+	}
+	// The block's own places only: to forward to another block of the same process, on another port, is no circle.
+	cfg.Self = slices.SortedFunc(maps.Keys(places), netip.AddrPort.Compare)
+	for _, t := range cfg.Targets {
+		if slices.Contains(cfg.Self, t.Addr) {
+			return cfg, fmt.Errorf("upstream %s is an address this block listens on: questions would go in a circle", t.Addr)
+		}
+	}
+	if f.TLS != nil {
+		var err error
+		if cfg.TLS, err = tlsConfig(f.TLS); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, cfg.Validate()
+}
+
+func tlsConfig(t *corefile.TLS) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("reading the CA: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no PEM certificate", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("loading the client certificate: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
