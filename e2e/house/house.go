@@ -2,51 +2,94 @@
 // check: who may import whom, what the README promises, what must never be
 // committed. Each rule is a test with its reason.
 //
-// Usage, from a test of a main package:
+// A main package keeps a table of the README true like this:
 //
-//	rows := house.Table(t, "../README.md", "Flags of nodedns-cache")
+//	house.Section(t, "../README.md", "Flags of nodedns-cache", house.Flags(fs), *update)
 package house
 
 import (
-	"bufio"
+	"flag"
+	"fmt"
+	"maps"
 	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Table returns the first cell of each row of the first Markdown table below the
-// heading, without code quotes: the names that the table documents.
-func Table(t testing.TB, file, heading string) []string {
+// Section compares the text between a heading of a Markdown file and the next
+// heading with want, or replaces it when update is set.
+func Section(t testing.TB, file, heading, want string, update bool) {
 	t.Helper()
-	f, err := os.Open(file)
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	var names []string
-	found, inTable := false, false
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		line := sc.Text()
-		switch {
-		case strings.HasPrefix(line, "#"):
-			if found && inTable {
-				return names
-			}
-			found = strings.TrimSpace(strings.TrimLeft(line, "#")) == heading
-		case found && strings.HasPrefix(line, "|"):
-			inTable = true
-			if name := firstCell.FindStringSubmatch(line); name != nil {
-				names = append(names, name[1])
-			}
-		case found && inTable:
-			return names
+	text := string(raw)
+	start := strings.Index(text, "# "+heading+"\n")
+	if start < 0 {
+		t.Fatalf("%s has no heading %q", file, heading)
+	}
+	start += len("# " + heading + "\n")
+	end := len(text)
+	if next := strings.Index(text[start:], "\n#"); next >= 0 {
+		end = start + next + 1
+	}
+	want = "\n" + strings.TrimSpace(want) + "\n\n"
+	if update {
+		if err := os.WriteFile(file, []byte(text[:start]+want+text[end:]), 0o644); err != nil {
+			t.Fatal(err)
 		}
+		return
 	}
-	if !inTable {
-		t.Fatalf("%s has no table below the heading %q", file, heading)
+	if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(text[start:end])); diff != "" {
+		t.Errorf("%s, %q is not what the program says (run this test with -update): -program +file\n%s", file, heading, diff)
 	}
-	return names
 }
 
-var firstCell = regexp.MustCompile("^\\| *`([^`]+)`")
+// Flags is a Markdown table of the flags of fs.
+func Flags(fs *flag.FlagSet) string {
+	var b strings.Builder
+	b.WriteString("| Flag | Default | Meaning |\n|---|---|---|\n")
+	fs.VisitAll(func(f *flag.Flag) {
+		_, usage := flag.UnquoteUsage(f)
+		value := ""
+		if f.DefValue != "" {
+			value = "`" + f.DefValue + "`"
+		}
+		fmt.Fprintf(&b, "| `-%s` | %s | %s |\n", f.Name, value, cell(usage))
+	})
+	return b.String()
+}
+
+// Metrics is a Markdown table of the metrics of c whose names begin with one of
+// prefixes.
+func Metrics(c prometheus.Collector, prefixes ...string) string {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		c.Describe(descs)
+		close(descs)
+	}()
+	help := map[string]string{}
+	for d := range descs {
+		// A Desc shows its parts only as text: Desc{fqName: "…", help: "…", …}.
+		var name, text string
+		if _, err := fmt.Sscanf(d.String(), "Desc{fqName: %q, help: %q,", &name, &text); err != nil {
+			continue
+		}
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			help[name] = text
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| Metric | Meaning |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(help)) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, cell(help[name]))
+	}
+	return b.String()
+}
+
+func cell(s string) string { return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", "\\|") }
