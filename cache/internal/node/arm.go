@@ -77,6 +77,7 @@ func (n *Node) foreArm(ctx context.Context) {
 		if n.openTables(s) != nil {
 			continue
 		}
+		n.keepEndpoints() // or the backstop a predecessor left would go until they are known
 		w := n.want(s, false) // no guard has been chosen: nothing of it steers
 		for _, t := range ourTables() {
 			if t.table == "nat" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,8 +43,8 @@ func (proxyRules) ProxyEndpoints(to netip.AddrPort) ([]netip.AddrPort, error) {
 	key := append(to.Addr().AsSlice(), unix.IPPROTO_UDP, 0, 0, 0)
 	key = append(binary.BigEndian.AppendUint16(key, to.Port()), 0, 0)
 	for _, e := range elements {
-		if string(e.Key) == string(key) && e.VerdictData != nil {
-			return w.chain(e.VerdictData.Chain, 0)
+		if string(e.Key) == string(key) {
+			return w.chain(leadsTo(e), 0)
 		}
 	}
 	return nil, nil
@@ -59,7 +60,7 @@ type walk struct {
 // chain reads one chain: a Service's with its only endpoint or with a map of all, or, of older versions, one that leads
 // on to a chain for each endpoint.
 func (w walk) chain(name string, depth int) ([]netip.AddrPort, error) {
-	if depth > 3 {
+	if depth > 3 || name == "" {
 		return nil, nil
 	}
 	rules, err := w.conn.GetRules(w.table, &nftables.Chain{Name: name, Table: w.table})
@@ -107,8 +108,8 @@ func (w walk) lookup(l *expr.Lookup, depth int) ([]netip.AddrPort, error) {
 	}
 	var out []netip.AddrPort
 	for _, e := range elements {
-		if e.VerdictData != nil {
-			found, err := w.chain(e.VerdictData.Chain, depth+1)
+		if chain := leadsTo(e); chain != "" {
+			found, err := w.chain(chain, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -120,6 +121,24 @@ func (w walk) lookup(l *expr.Lookup, depth int) ([]netip.AddrPort, error) {
 		}
 	}
 	return out, nil
+}
+
+// leadsTo is the chain an element of a verdict map leads to, empty for other elements. The library does not know the
+// type of maps it did not make and gives the verdict as the attributes it came in.
+func leadsTo(e nftables.SetElement) string {
+	if e.VerdictData != nil {
+		return e.VerdictData.Chain
+	}
+	attrs, err := netlink.NewAttributeDecoder(e.Val)
+	if err != nil {
+		return "" // an address and a port
+	}
+	for attrs.Next() {
+		if attrs.Type() == unix.NFTA_VERDICT_CHAIN {
+			return attrs.String()
+		}
+	}
+	return ""
 }
 
 func addrPort(addr, port []byte) (netip.AddrPort, bool) {

@@ -161,13 +161,17 @@ table ip kube-proxy {
       10.96.0.11 . udp . 53 : goto service-AAAAAAAA-kube-system/kube-dns/udp/dns,
       10.96.0.11 . tcp . 53 : goto service-BBBBBBBB-kube-system/kube-dns/tcp/dns-tcp }
   }
-  chain services { ip daddr . meta l4proto . th dport vmap @service-ips }
+  chain services { ip daddr . meta l4proto . th dport vmap @service-ips; }
   chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
   chain nat-output { type nat hook output priority -100; jump services; }
 }
 END
 `,
 	}
+}
+
+func proxyScript(mode Mode, flavour Flavour) string {
+	return strings.ReplaceAll(proxies()[mode], "$IPT", "iptables-"+string(flavour))
 }
 
 // rig is a running topology.
@@ -186,7 +190,7 @@ type rig struct {
 func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
 	t.Helper()
 	r := &rig{p: p, mode: mode, guard: guard, dir: t.TempDir()}
-	sh(t, topology+strings.ReplaceAll(proxies()[mode], "$IPT", "iptables-"+string(p.flavour)))
+	sh(t, topology+proxyScript(mode, p.flavour))
 	t.Cleanup(func() { sh(t, "ip netns del pod; ip netns del other") })
 	server := exec.CommandContext(t.Context(), "ip", "netns", "exec", "other", os.Args[0])
 	server.Env = append(os.Environ(), roleVar+"=server")
