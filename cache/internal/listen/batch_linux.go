@@ -93,20 +93,7 @@ func (b *batch) reply(i int, msg []byte) {
 
 // flush sends the replies in line and returns how many the kernel refused.
 func (b *batch) flush(fd uintptr) (refused int) {
-	for sent := 0; sent < b.sends; {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.send[sent])), uintptr(b.sends-sent), unix.MSG_DONTWAIT, 0, 0)
-		switch {
-		case errno == 0:
-			sent += int(n)
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && writable(fd):
-		default:
-			// The error is about the first message in line alone: a route that is gone,
-			// a firewall's EPERM.
-			refused++
-			sent++
-		}
-	}
+	refused = sendBatch(fd, b.send[:b.sends])
 	b.sends = 0
 	return refused
 }
@@ -121,13 +108,6 @@ func (b *batch) recycle(n int) {
 			r.SetControllen(controlSize)
 		}
 	}
-}
-
-// writable waits a moment for room in the send buffer of fd.
-func writable(fd uintptr) bool {
-	const patience = 5 // milliseconds; the queue of a network card empties faster
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, patience)
-	return err == nil && n > 0
 }
 
 // client returns the sender's address as a handler sees it: IPv4 as IPv4 also on a

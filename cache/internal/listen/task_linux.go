@@ -23,12 +23,11 @@ type task struct {
 	udp *udpWorker
 	tcp *conn
 
-	reply   []byte
 	hdr     unix.Msghdr
 	iov     unix.Iovec
 	name    unix.RawSockaddrInet6
 	control [controlSize]byte
-	sendTo  func(fd uintptr)
+	sendAll func(fd uintptr)
 }
 
 func newTask(p *pool) *task {
@@ -36,7 +35,7 @@ func newTask(p *pool) *task {
 	t.hdr.Name = (*byte)(unsafe.Pointer(&t.name))
 	t.hdr.Iov = &t.iov
 	t.hdr.SetIovlen(1)
-	t.sendTo = t.send
+	t.sendAll = t.sendLoop
 	return t
 }
 
@@ -48,21 +47,39 @@ func (t *task) start(h Handler, from wire.Origin) {
 
 func (t *task) run() {
 	for range t.work {
-		switch {
-		case t.udp != nil:
-			if t.buf == nil {
-				t.buf = make([]byte, udpReply)
-			}
-			if t.reply = t.resolve(t.buf); len(t.reply) > 0 {
-				// The descriptor is held meanwhile; an error means it is closed.
-				_ = t.udp.raw.Control(t.sendTo)
-			}
-		case t.tcp != nil:
+		if t.tcp != nil {
 			m := t.pool.ep.messages.Get().(*message)
 			t.tcp.finish(t.resolve(m[:]))
 			t.pool.ep.messages.Put(m)
+		} else if !t.serveUDP() {
+			continue // whoever sends the reply gives t back
 		}
-		t.handler, t.udp, t.tcp, t.reply, t.iov.Base = nil, nil, nil, nil, nil
+		t.clear()
 		t.pool.put(t)
 	}
+}
+
+// serveUDP resolves a question that came over UDP. It returns false if another task
+// sends the reply and has t until then.
+func (t *task) serveUDP() bool {
+	if t.buf == nil {
+		t.buf = make([]byte, udpReply)
+	}
+	reply := t.resolve(t.buf)
+	if len(reply) == 0 {
+		return true
+	}
+	t.iov.Base = unsafe.SliceData(reply)
+	t.iov.SetLen(len(reply))
+	w := t.udp
+	if !w.sender.post(t) {
+		return false
+	}
+	w.sendReplies(t)
+	return true
+}
+
+// clear lets go of what belongs to a question that is done with.
+func (t *task) clear() {
+	t.handler, t.udp, t.tcp, t.iov.Base = nil, nil, nil, nil
 }

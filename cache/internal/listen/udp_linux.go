@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -29,11 +28,11 @@ type udpWorker struct {
 	raw    syscall.RawConn
 	lane   uint8
 	turned atomic.Int64
+	sender sender
 
 	// The rest belongs to the loop.
 	batch    *batch
-	next     int  // packet of the batch to be served next
-	missed   bool // questions of this batch went to the pool
+	next     int // packet of the batch to be served next
 	readable func(fd uintptr) bool
 }
 
@@ -215,25 +214,6 @@ func (w *udpWorker) handOver(h Handler, i int, query []byte, from wire.Origin) b
 	}
 	t.start(h, from)
 	return true
-}
-
-// send sends the reply of a task from the socket that its query came to.
-func (t *task) send(fd uintptr) {
-	t.iov.Base = unsafe.SliceData(t.reply)
-	t.iov.SetLen(len(t.reply))
-	for {
-		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&t.hdr)), unix.MSG_DONTWAIT)
-		switch {
-		case errno == 0:
-		case errno == unix.EINTR:
-			continue
-		case errno == unix.EAGAIN && writable(fd):
-			continue
-		default:
-			t.pool.ep.metrics.sendError.Inc()
-		}
-		return
-	}
 }
 
 // disconnect connects a UDP socket to an address that never sends, the discard port of
