@@ -143,26 +143,31 @@ func (e *Env) showResolution(ctx context.Context, pod *Pod, node *bed.Node, r *R
 	return nil
 }
 
-// WaitInjecting waits until a Pod that is created in the namespace would be injected. It creates none: a dry run passes
-// the webhook too.
+// WaitInjecting waits until a Pod that is created in the namespace would be injected.
 func (e *Env) WaitInjecting(ctx context.Context, namespace string) error {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "dry-run"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: archive.ClientImage}}},
-	}
 	err := host.Until(ctx, "the webhook to inject", 60*time.Second, func(ctx context.Context) error {
-		p, err := e.Client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err != nil {
-			return err
-		}
-		if p.Spec.DNSConfig == nil || !slices.Contains(p.Spec.DNSConfig.Nameservers, LocalIP) {
-			return fmt.Errorf("a Pod would get dnsPolicy %s and dnsConfig %v", p.Spec.DNSPolicy, p.Spec.DNSConfig)
-		}
-		return nil
+		return e.WouldInject(ctx, namespace, true)
 	})
 	if err == nil {
 		return nil
 	}
 	out, logErr := e.Kubectl(ctx, "-n", webhookNamespace, "logs", "--tail=30", "--prefix", "-l", "app.kubernetes.io/name="+webhookName)
 	return errors.Join(err, fmt.Errorf("log of the webhook:\n%s", out), logErr)
+}
+
+// WouldInject returns an error unless a Pod that is created in the namespace would be injected, or would not. It creates
+// none: a dry run passes the webhook too.
+func (e *Env) WouldInject(ctx context.Context, namespace string, want bool) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "dry-run"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: archive.ClientImage}}},
+	}
+	p, err := e.Client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return fmt.Errorf("trying to create a Pod: %w", err)
+	}
+	if is := p.Spec.DNSConfig != nil && slices.Contains(p.Spec.DNSConfig.Nameservers, LocalIP); is != want {
+		return fmt.Errorf("a Pod would get dnsPolicy %s and dnsConfig %v", p.Spec.DNSPolicy, p.Spec.DNSConfig)
+	}
+	return nil
 }

@@ -25,11 +25,13 @@ type Console struct {
 	mu    sync.Mutex
 	w     io.Writer
 	start time.Time
+	last  time.Time
 }
 
 // New returns a Console that writes to w and counts time from now.
 func New(w io.Writer) *Console {
-	return &Console{w: w, start: time.Now()}
+	now := time.Now()
+	return &Console{w: w, start: now, last: now}
 }
 
 // Step writes one line with the time since the start before it.
@@ -54,6 +56,16 @@ func (c *Console) Elapsed() time.Duration {
 		return 0
 	}
 	return time.Since(c.start)
+}
+
+// Quiet returns for how long nothing was written.
+func (c *Console) Quiet() time.Duration {
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.last)
 }
 
 // Long announces a step that may take minutes and returns the function that ends it. Until then a line every 15 s says
@@ -95,6 +107,7 @@ func (c *Console) Long(what string, expect time.Duration) (done func(error)) {
 func (c *Console) line(s string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.last = time.Now()
 	fmt.Fprintln(c.w, s)
 }
 

@@ -25,6 +25,7 @@ import (
 )
 
 func main() {
+	host.FollowParent()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	con := console.New(os.Stdout)

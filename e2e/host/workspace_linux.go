@@ -28,7 +28,7 @@ type Workspace struct {
 
 // NewWorkspace removes what earlier runs that were killed have left, and makes a folder for this one.
 func NewWorkspace(con *console.Console, name string) (*Workspace, error) {
-	sweep(con)
+	Sweep(con)
 	dir, err := os.MkdirTemp(base(), prefix+name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("making a run folder: %w", err)
@@ -64,10 +64,10 @@ func base() string {
 	return os.TempDir()
 }
 
-// sweep removes the run folders whose owner is gone. The lock tells: the kernel drops it with the owner, whatever ended
+// Sweep removes the run folders whose owner is gone. The lock tells: the kernel drops it with the owner, whatever ended
 // it, and the owner's children, which would still use the folder, get SIGKILL at the same moment. A folder without a
 // lock file is one whose owner is just making it.
-func sweep(con *console.Console) {
+func Sweep(con *console.Console) {
 	for _, b := range []string{"/dev/shm", os.TempDir()} {
 		found, err := os.ReadDir(b)
 		if err != nil {

@@ -1,0 +1,92 @@
+package cluster_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodedns/nodedns/e2e/bed"
+	"github.com/nodedns/nodedns/e2e/cluster"
+	"github.com/nodedns/nodedns/e2e/host"
+)
+
+// testClients: a Pod resolves the same names with the resolvers of glibc, musl and Go, by search list and in full, and
+// those that do not exist fail in each.
+func testClients(t *testing.T, env *cluster.Env) {
+	if err := env.CreateNamespace(t.Context(), "clients", cluster.InjectLabel()); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := env.CreatePod(t.Context(), cluster.PodSpec{Namespace: "clients", Name: "client", Node: "node2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"kube-dns.kube-system":                   bed.DNSServiceIP,
+		"kube-dns.kube-system.svc.cluster.local": bed.DNSServiceIP,
+		strings.TrimSuffix(bed.OutsideName, "."): bed.OutsideIP,
+	}
+	for _, client := range [][]string{{"lookup-glibc"}, {"lookup-musl"}, {"bed-client", "lookup"}} {
+		for name, address := range want {
+			out, err := pod.Exec(t.Context(), nil, append(client, name)...)
+			if err != nil || strings.TrimSpace(out) != name+" "+address {
+				t.Errorf("%s: %q, %v; want the address %s", client, out, err, address)
+			}
+		}
+		if out, err := pod.Exec(t.Context(), nil, append(client, "nobody.nowhere")...); err == nil {
+			t.Errorf("%s: a name that does not exist resolves: %q", client, out)
+		}
+	}
+}
+
+// testNotInjected: Pods in a namespace without the label, and Pods that opt out in one with it, stay as they are.
+func testNotInjected(t *testing.T, env *cluster.Env) {
+	if err := env.CreateNamespace(t.Context(), "plain", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []cluster.PodSpec{
+		{Namespace: "plain", Name: "unlabelled", Node: "node2"},
+		{Namespace: "clients", Name: "opted-out", Node: "node2", Labels: map[string]string{"node-local-dns-injection": "disabled"}},
+	} {
+		pod, err := env.CreatePod(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := pod.Object.Spec; p.DNSPolicy != corev1.DNSClusterFirst || p.DNSConfig != nil {
+			t.Errorf("%s: dnsPolicy %s, dnsConfig %v", s.Name, p.DNSPolicy, p.DNSConfig)
+		}
+		out, err := pod.Exec(t.Context(), nil, "cat", "/etc/resolv.conf")
+		if err != nil || strings.Contains(out, cluster.LocalIP) || !strings.Contains(out, "nameserver "+bed.DNSServiceIP) {
+			t.Errorf("%s: resolv.conf %q, %v", s.Name, out, err)
+		}
+	}
+}
+
+// testCacheAway: with the cache's DaemonSet deleted, a Pod that has the cache's address in its resolv.conf still
+// resolves, and new Pods are left as they are once the webhook has seen it.
+func testCacheAway(t *testing.T, env *cluster.Env) {
+	ctx := t.Context()
+	pod, err := env.CreatePod(ctx, cluster.PodSpec{Namespace: "clients", Name: "stays", Node: "node2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := pod.StartLoad(ctx, "-rate=60", "-limit=5m")
+	if _, err := env.Kubectl(ctx, "-n", "kube-system", "delete", "daemonset", "nodedns-cache", "--wait=true", "--cascade=foreground", "--timeout=120s"); err != nil {
+		t.Error(err)
+	}
+	err = host.Until(ctx, "the webhook to leave Pods alone", 60*time.Second, func(ctx context.Context) error {
+		return env.WouldInject(ctx, "clients", false)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r, err := l.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Failed > 2 || r.By["cluster_dns"] == 0 {
+		t.Errorf("%d of %d questions failed (%v) while the cache was deleted; answered by %v", r.Failed, r.Queries, r.Errors, r.By)
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodedns/nodedns/e2e/archive"
+	"github.com/nodedns/nodedns/e2e/bed"
+	"github.com/nodedns/nodedns/e2e/console"
+	"github.com/nodedns/nodedns/e2e/host"
+	"github.com/nodedns/nodedns/e2e/parts"
+)
+
+// A tier is a part of the tests with needs of its own.
+type tier struct {
+	name string
+	what string
+	// args follow "go test".
+	args []string
+	// race runs it with the race detector, which needs a C compiler.
+	race bool
+	// fuzz runs each fuzz target of the packages in args for a while instead of the tests.
+	fuzz bool
+	// live prints what passing tests say while they run: those that take minutes tell what they do.
+	live bool
+	// needs are checked before; what is missing makes the tier skip.
+	needs    host.Needs
+	packages []host.Package
+	// prepare builds what the tests would otherwise build in silence.
+	prepare func(context.Context, *console.Console) error
+	// usual is how long it takes when everything is built.
+	usual time.Duration
+}
+
+// kernelTests are those of the node room that run in namespaces of the host's kernel, and once more in User-Mode Linux.
+const kernelTests = "^Test(Kernel|N[0-9])"
+
+const nodeRoom = "./cache/internal/node"
+
+func tiers() []tier {
+	compiler := []host.Package{
+		{Name: "gcc", Why: "the race detector needs C"}, {Name: "libc6-dev", Why: "the race detector needs C"},
+	}
+	node := []host.Package{
+		{Name: "iptables", Why: "the cache's rules, in both flavours"},
+		{Name: "nftables", Why: "looks at what the cache's own table holds"},
+		{Name: "iproute2", Why: "sets up links and namespaces"},
+	}
+	return []tier{
+		{
+			name: "unit", what: "logic, with the race detector", race: true, packages: append(compiler, node...), usual: 3 * time.Minute,
+			args: []string{
+				"-shuffle=on", "-timeout=10m", "-skip=" + kernelTests + "|^TestUML$",
+				"./cache/...", "./webhook/...", "./certs/...", "./e2e/house/...", "./e2e/agent", "./e2e/archive", "./e2e/host",
+				"./e2e/load", "./e2e/parts", "./e2e/pki", "./e2e/tiers",
+			},
+		},
+		{
+			name: "fuzz", what: "fuzz targets, a while each", fuzz: true, usual: 2 * time.Minute,
+			args: []string{"./cache/...", "./webhook/...", "./certs/..."},
+		},
+		{
+			name: "netns", what: "node, in network namespaces of this kernel", needs: host.Needs{Root: true}, packages: node,
+			usual: time.Minute, args: []string{"-timeout=10m", "-run=" + kernelTests, nodeRoom},
+		},
+		{
+			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
+			packages: append(bed.Packages(), node...), usual: 2 * time.Minute,
+			args: []string{"-timeout=15m", "-run=^TestUML$", nodeRoom, "./e2e/uml"},
+		},
+		{
+			name: "webhook", what: "the webhook, on a real kube-apiserver", needs: host.Needs{Root: true, Memory: 2500}, live: true,
+			prepare: func(ctx context.Context, con *console.Console) error {
+				_, err := parts.Build(ctx, con, parts.ControlPlane(), parts.Product())
+				return err
+			},
+			// One package after the other: API servers side by side would slow each other into time-outs on two cores.
+			usual: 2 * time.Minute, args: []string{"-p=1", "-timeout=15m", "./e2e/bed", "./e2e/webhook"},
+		},
+		{
+			name: "cluster", what: "a whole cluster, kube-proxy in IPVS mode", packages: bed.Packages(), live: true,
+			needs: host.Needs{Root: true, UML: true, Memory: 3500},
+			prepare: func(ctx context.Context, con *console.Console) error {
+				if _, err := parts.Build(ctx, con, parts.ControlPlane(), parts.Node()); err != nil {
+					return err
+				}
+				_, err := archive.BuildBed(ctx, con)
+				return err
+			},
+			usual: 3 * time.Minute, args: []string{"-timeout=20m", "./e2e/cluster"},
+		},
+	}
+}
