@@ -77,7 +77,7 @@ func (n *Node) foreArm(ctx context.Context) {
 		if n.openTables(s) != nil {
 			continue
 		}
-		n.keepEndpoints() // or the backstop a predecessor left would go until they are known
+		n.keepEndpoints()     // or the backstop a predecessor left would go until they are known
 		w := n.want(s, false) // no guard has been chosen: nothing of it steers
 		for _, t := range ourTables() {
 			if t.table == "nat" {
@@ -167,9 +167,9 @@ func (n *Node) chooseGuard(ctx context.Context, s *side) error {
 		return nil
 	}
 	s.tracked = n.cfg.Tracked
-	if n.cfg.Guard >= LevelOwner && !s.tracked {
+	if n.cfg.Guard >= LevelOwner {
 		le, err := n.kernel.Owner(owned{
-			fam: s.fam, served: s.fam.of(n.served()), port: n.cfg.Port, health: n.cfg.HealthPort, ttl: n.cfg.Lease,
+			fam: s.fam, served: s.fam.of(n.served()), port: n.cfg.Port, health: n.cfg.HealthPort, ttl: n.cfg.Lease, tracked: s.tracked,
 		})
 		if err == nil {
 			n.problems.ok(stepOwner, s.fam)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -143,8 +144,60 @@ func TestKernelFailover(t *testing.T) {
 	})
 }
 
+// TestKernelSurroundings does the same, with fewer faults, where the surroundings are special.
+func TestKernelSurroundings(t *testing.T) {
+	inKernelWithCache(t, func(t *testing.T, p place) {
+		mode, guard := IPTables, LevelSocket
+		if p.uml {
+			mode = IPVS
+		} else if p.flavour == NFT {
+			mode, guard = NFTables, LevelOwner
+		}
+		ipt := "iptables-" + string(p.flavour)
+		r := newRig(t, p, mode, guard)
+		baseline := r.during(t, "10.96.0.10:53", func() { time.Sleep(time.Second) })
+		few := func(t *testing.T) {
+			for _, f := range faults(r.guard) {
+				if f.name == "SIGKILL" || f.name == "restart" {
+					t.Run(f.name, func(t *testing.T) { r.fault(t, f, baseline) })
+				}
+			}
+		}
+		t.Run("default-drop firewall", func(t *testing.T) {
+			sh(t, ipt+" -A INPUT -m conntrack --ctstate INVALID -j DROP; "+ipt+" -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; "+ipt+" -P INPUT DROP")
+			r.start(t)
+			few(t)
+			sh(t, ipt+" -P INPUT ACCEPT; "+ipt+" -D INPUT -m conntrack --ctstate INVALID -j DROP")
+			r.end(t, syscall.SIGTERM)
+		})
+		t.Run("tracked", func(t *testing.T) {
+			r.flags = []string{"-notrack=false"}
+			r.start(t)
+			if strings.Contains(dump(t, p.host(), p.flavour), "raw -A") {
+				t.Error("something keeps traffic out of connection tracking")
+			}
+			few(t)
+			r.end(t, syscall.SIGTERM)
+			r.flags = nil
+		})
+		if !p.uml {
+			return
+		}
+		t.Run("IPv6", func(t *testing.T) {
+			sh(t, topology6+proxy6)
+			r.flags = []string{"-localip=169.254.25.10,fd00::25:10", "-cluster-dns=10.96.0.10,fd00:96::a"}
+			r.to = "[fd00::25:10]:53"
+			r.start(t)
+			few(t)
+		})
+	})
+}
+
 // target is what clients ask: what the webhook writes into resolv.conf, or what is there anyway.
 func (r *rig) target() string {
+	if r.to != "" {
+		return r.to
+	}
 	if r.mode == IPVS {
 		return "169.254.25.10:53"
 	}

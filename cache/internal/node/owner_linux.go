@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type owned struct {
 	served       []netip.Addr
 	port, health uint16
 	ttl          time.Duration
+	tracked      bool
 }
 
 // ownerLease is a lease in an owner table. The NOTRACK rules are in the same table, so they go with the process.
@@ -130,21 +132,24 @@ func (o *ownerLease) fillLocked(conn *nftables.Conn) error {
 	if err := conn.AddSet(served, keys); err != nil {
 		return err
 	}
-	pre := conn.AddChain(&nftables.Chain{
-		Name: "prerouting", Table: table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
-	})
-	out := conn.AddChain(&nftables.Chain{
-		Name: "output", Table: table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw,
-	})
+	if o.spec.tracked {
+		o.addTracked(conn, table, set, served)
+	} else {
+		o.addUntracked(conn, table, set, served)
+	}
+	if err := conn.Flush(); err != nil {
+		return err
+	}
+	o.set = set
+	return nil
+}
+
+// addUntracked adds the rules that keep the cache's traffic out of connection tracking.
+func (o *ownerLease) addUntracked(conn *nftables.Conn, table *nftables.Table, set, served *nftables.Set) {
+	pre := o.addChain(conn, table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	out := o.addChain(conn, table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityRaw)
 	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
-		r := &nftables.Rule{Table: table, Chain: c}
-		for _, p := range parts {
-			r.Exprs = append(r.Exprs, p...)
-		}
-		r.Exprs = append(r.Exprs, &expr.Notrack{})
-		conn.AddRule(r)
+		conn.AddRule(&nftables.Rule{Table: table, Chain: c, Exprs: append(slices.Concat(parts...), &expr.Notrack{})})
 	}
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		to := matchPort(proto, 2, o.spec.port)
@@ -157,15 +162,39 @@ func (o *ownerLease) fillLocked(conn *nftables.Conn) error {
 		rule(out, o.matchAddr(true, served), matchPort(unix.IPPROTO_TCP, 2, o.spec.health))
 		rule(out, o.matchAddr(false, served), matchPort(unix.IPPROTO_TCP, 0, o.spec.health))
 	}
-	if err := conn.Flush(); err != nil {
-		return err
+}
+
+// addTracked adds the rules that leave the traffic tracked and yet to the cache: a translation to the address it has. A
+// flow is translated once, by the first chain that wants to, so neither kube-proxy's chains nor the backstop see it again.
+func (o *ownerLease) addTracked(conn *nftables.Conn, table *nftables.Table, set, served *nftables.Set) {
+	// One before dstnat (-100), where iptables and kube-proxy are.
+	first := nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 1)
+	pre := o.addChain(conn, table, "nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, first)
+	out := o.addChain(conn, table, "nat-output", nftables.ChainTypeNAT, nftables.ChainHookOutput, first)
+	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
+		exprs := append(slices.Concat(parts...), o.loadAddr(true),
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(o.family()), RegAddrMin: 1})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: c, Exprs: exprs})
 	}
-	o.set = set
-	return nil
+	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		to := matchPort(proto, 2, o.spec.port)
+		rule(out, matchMark(ProbeMark), o.matchAddr(true, served), to)
+		rule(pre, o.matchAddr(true, set), to)
+		rule(out, o.matchAddr(true, set), to)
+	}
+}
+
+func (o *ownerLease) addChain(conn *nftables.Conn, table *nftables.Table, name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+	return conn.AddChain(&nftables.Chain{Name: name, Table: table, Type: kind, Hooknum: hook, Priority: prio})
 }
 
 // matchAddr matches the destination, or the source, against a set.
 func (o *ownerLease) matchAddr(dst bool, set *nftables.Set) []expr.Any {
+	return []expr.Any{o.loadAddr(dst), &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}}
+}
+
+// loadAddr puts the destination, or the source, into register 1.
+func (o *ownerLease) loadAddr(dst bool) expr.Any {
 	// Offsets of the addresses in the IPv4 (RFC 791 section 3.1) and IPv6 header (RFC 8200 section 3).
 	offset, size := uint32(12), uint32(4)
 	if o.spec.fam == v6 {
@@ -174,10 +203,7 @@ func (o *ownerLease) matchAddr(dst bool, set *nftables.Set) []expr.Any {
 	if dst {
 		offset += size
 	}
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
-		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-	}
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}
 }
 
 // matchPort matches the 16 bits at offset of the transport header: 0 is the source port, 2 the destination port.

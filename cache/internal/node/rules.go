@@ -214,7 +214,7 @@ func (w want) origin(a netip.Addr) []string {
 
 // backstop sends tracked questions, which are those the cache does not get, to cluster DNS.
 func (w want) backstop(add adder) {
-	if w.tracked && (w.level != LevelPlain || w.steer) {
+	if w.tracked && w.level != LevelOwner && (w.level != LevelPlain || w.steer) {
 		for _, a := range w.served {
 			for _, p := range protocols() {
 				match := []string{"-d", cidr(a), "-p", p, "-m", p, "--dport", w.dns()}

@@ -118,6 +118,21 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
 `
 
+// topology6 is the same in IPv6.
+const topology6 = `
+ip addr add fd10::1/64 dev br0 nodad; ip -n pod addr add fd10::2/64 dev eth0 nodad; ip -n pod -6 route add default via fd10::1
+ip addr add fd30::1/64 dev eth0 nodad; ip -n other addr add fd30::2/64 dev eth0 nodad
+ip -n other addr add fd11::53/128 dev lo nodad; ip -n other -6 route add fd10::/64 via fd30::1
+ip -6 route add fd11::/64 via fd30::2
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+`
+
+// proxy6 is kube-proxy's part of it, in IPVS mode.
+const proxy6 = `
+ip addr add fd00:96::a/128 dev kube-ipvs0 nodad
+for p in u t; do ipvsadm -A -$p [fd00:96::a]:53 -s rr; ipvsadm -a -$p [fd00:96::a]:53 -r [fd11::53]:53 -m; done
+`
+
 // proxies do of kube-proxy's work what concerns the cluster DNS, in each of its modes.
 func proxies() map[Mode]string {
 	return map[Mode]string{
@@ -180,6 +195,8 @@ type rig struct {
 	mode  Mode
 	guard Level
 	dir   string
+	to    string   // what clients ask; default: by mode
+	flags []string // besides the usual ones
 	cache *exec.Cmd
 	logs  string
 	begun int64 // where in logs the present process began
@@ -261,6 +278,7 @@ func (r *rig) launch(t *testing.T) {
 	cmd := exec.Command(os.Getenv(cacheVar), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
 		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
 		"-metrics-listen-address=", "-log-level=debug")
+	cmd.Args = append(cmd.Args, r.flags...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
