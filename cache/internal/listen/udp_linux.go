@@ -33,6 +33,7 @@ type udpWorker struct {
 	// The rest belongs to the loop.
 	batch    *batch
 	next     int // packet of the batch to be served next
+	received time.Time
 	readable func(fd uintptr) bool
 }
 
@@ -130,7 +131,8 @@ func (w *udpWorker) serveReady(fd uintptr) bool {
 			w.ep.metrics.receiveError.Inc()
 			return false
 		}
-		w.turned.Store(int64(time.Since(w.ep.born)))
+		w.received = time.Now()
+		w.turned.Store(int64(w.received.Sub(w.ep.born)))
 		w.serve(n)
 		if refused := w.batch.flush(fd); refused > 0 {
 			w.ep.metrics.sendError.Add(float64(refused))
@@ -175,7 +177,7 @@ func (w *udpWorker) serveRest(h Handler, n int) {
 			w.answer(i, wire.AppendError(b.out[i][:0], query, wire.FormErr))
 			continue
 		}
-		from := wire.Origin{Client: client(&b.names[i]), Transport: wire.UDP, Lane: w.lane}
+		from := wire.Origin{Client: client(&b.names[i]), Transport: wire.UDP, Lane: w.lane, Received: w.received}
 		reply, ok := h.Hit(b.out[i][:0], query, from)
 		if !ok {
 			if !w.handOver(h, i, query, from) {

@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -47,6 +48,35 @@ func BenchmarkHitEntries(b *testing.B) {
 				for k, v := 6, i; k >= 0; k, v = k-1, v/10 {
 					digits[k] = byte('0' + v%10)
 				}
+				if _, ok := r.Hit(buf, q, from); !ok {
+					b.Fatal("miss")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkHitZipf asks for names as clients do: some often, most rarely.
+func BenchmarkHitZipf(b *testing.B) {
+	for _, n := range []int{1e3, 1e4, 1e5, 1e6} {
+		b.Run(fmt.Sprintf("%.0e", float64(n)), func(b *testing.B) {
+			r := benchRouter(b, n)
+			from := wire.Origin{Client: netip.MustParseAddrPort("10.0.0.1:4000")}
+			q, buf := packedQuery(benchName(0), dns.TypeA, false, false), make([]byte, 4096)
+			zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(n-1))
+			order := make([]uint32, 1<<16)
+			for i := range order {
+				order[i] = uint32(zipf.Uint64())
+			}
+			digits := q[17:24]
+			b.ReportAllocs()
+			defer cpuTime(b)()
+			i := 0
+			for b.Loop() {
+				for k, v := 6, order[i&(1<<16-1)]; k >= 0; k, v = k-1, v/10 {
+					digits[k] = byte('0' + v%10)
+				}
+				i++
 				if _, ok := r.Hit(buf, q, from); !ok {
 					b.Fatal("miss")
 				}

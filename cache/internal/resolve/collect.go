@@ -181,6 +181,12 @@ func (t *totals) byLabel() map[string][rcodeSlots]uint64 {
 }
 
 func (t *sizeTotals) add(s *sizes) {
+	for size := range s.small {
+		if n := s.small[size].Load(); n > 0 {
+			t.buckets[sizeSlot(size)] += n
+			t.sum += n * uint64(size)
+		}
+	}
 	for i := range s.buckets {
 		t.buckets[i] += s.buckets[i].Load()
 	}

@@ -138,13 +138,22 @@ type lane struct {
 	do        atomic.Uint64
 }
 
-// sizes is a histogram of packet sizes.
+// sizes counts packet sizes: each small size by itself, so that one add yields both the
+// bucket and the sum of a histogram; large ones, which are rare, with two.
 type sizes struct {
+	small   [smallSizes]atomic.Uint64
 	buckets [sizeSlots]atomic.Uint64
 	sum     atomic.Uint64
 }
 
+// smallSizes has room for what goes by UDP as a rule.
+const smallSizes = 1280
+
 func (s *sizes) observe(n int) {
+	if n < smallSizes {
+		s.small[n].Add(1)
+		return
+	}
 	s.buckets[sizeSlot(n)].Add(1)
 	s.sum.Add(uint64(n))
 }

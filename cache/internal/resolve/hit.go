@@ -16,7 +16,7 @@ func (z *Zone) hit(dst []byte, q *wire.Query, from wire.Origin) (reply []byte, h
 	if s == nil {
 		return nil, 0, false
 	}
-	now := s.Now()
+	now := s.At(from.Received)
 	if e := s.Get(q.Question(), q.Variant()); e != nil {
 		switch z.state(e, now) {
 		case fresh:

@@ -47,6 +47,14 @@ func New(cfg Config) *Store {
 // Now returns the time on the store's clock, which steps of the wall clock do not move.
 func (s *Store) Now() time.Duration { return time.Since(s.epoch) }
 
+// At returns t on the store's clock, and Now for the zero time.
+func (s *Store) At(t time.Time) time.Duration {
+	if t.IsZero() {
+		return s.Now()
+	}
+	return t.Sub(s.epoch)
+}
+
 // Len returns the number of answers of a kind, whatever their age.
 func (s *Store) Len(k Kind) int { return int(s.lens[k].Load()) }
 

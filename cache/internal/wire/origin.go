@@ -1,6 +1,9 @@
 package wire
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Transport is the way a query reached the server.
 type Transport uint8
@@ -28,4 +31,7 @@ type Origin struct {
 	// Lane tells which worker of the server read the query. Counters are kept by lane,
 	// so that cores do not fight over a cache line. Any value is right, also always zero.
 	Lane uint8
+	// Received is when the packet was read, with the monotonic clock. Zero means just now.
+	// A server that reads packets in batches looks at the clock once for all.
+	Received time.Time
 }
