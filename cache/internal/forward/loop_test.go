@@ -19,9 +19,9 @@ import (
 type bouncer struct {
 	*fake
 	flights sync.Map
-	on   atomic.Bool
-	back atomic.Pointer[Forward]
-	n    atomic.Int32
+	on      atomic.Bool
+	back    atomic.Pointer[Forward]
+	n       atomic.Int32
 }
 
 func newBouncer(t *testing.T) *bouncer {

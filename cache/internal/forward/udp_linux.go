@@ -25,7 +25,7 @@ import (
 const (
 	udpUses = 64
 	udpAge  = 2 * time.Second
-	udpIdle = 128 // sockets kept for the next burst
+	udpIdle = 256 // sockets kept for the next burst
 )
 
 // udpPool hands out the UDP sockets to one upstream.
@@ -54,12 +54,15 @@ type udpSocket struct {
 	uses int
 
 	// Of the exchange under way.
-	q        query
-	id       [2]byte
-	reply    []byte
-	strays   int
-	err      error
-	readable func(fd uintptr) bool
+	q      query
+	id     [2]byte
+	reply  []byte
+	strays int
+	err    error
+	sent   bool
+	hdr    unix.Msghdr
+	iov    [2]unix.Iovec
+	ready  func(fd uintptr) bool
 }
 
 // exchange sends q over UDP and returns the first reply that is one, whole or not.
@@ -84,16 +87,12 @@ func (p *udpPool) exchangeOn(ctx context.Context, s *udpSocket, q query, end tim
 			return nil, cause(err)
 		}
 	}
-	stop := func() bool { return true }
-	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })
-	}
-	reply, err := s.exchange(q, end)
+	reply, err := s.exchange(ctx, q, end)
 	if s.strays > 0 {
 		p.up.metrics.ignored.Add(float64(s.strays))
 	}
 	// A late reply or a stray must not meet the next query on this port.
-	if stop() && err == nil && s.strays == 0 {
+	if err == nil && s.strays == 0 {
 		p.put(s)
 	} else {
 		s.conn.Close()
@@ -132,7 +131,7 @@ func (p *udpPool) open() (*udpSocket, error) {
 		return nil, err
 	}
 	s := &udpSocket{pool: p, conn: conn, raw: raw, born: time.Now()}
-	s.readable = s.receive
+	s.ready = s.serve
 	return s, nil
 }
 
@@ -185,44 +184,78 @@ func (p *udpPool) close() {
 	}
 }
 
-func (s *udpSocket) exchange(q query, end time.Time) ([]byte, error) {
+func (s *udpSocket) exchange(ctx context.Context, q query, end time.Time) ([]byte, error) {
 	// The runtime's random numbers are ChaCha8 seeded by the kernel.
 	id := uint16(rand.Uint32())
 	s.q, s.id, s.reply, s.strays, s.err = q, [2]byte{byte(id >> 8), byte(id)}, nil, 0, nil
-	if err := s.conn.SetReadDeadline(end); err != nil {
-		return nil, cause(err)
+	s.sent = false
+	err := s.wait(ctx, end)
+	s.q, s.iov = query{}, [2]unix.Iovec{}
+	if err == nil {
+		err = s.err
 	}
-	if err := s.send(); err != nil {
-		if s.uses > 0 {
-			return nil, errStale // maybe an ICMP error that came after the last reply
+	return s.reply, err
+}
+
+// wait returns when the reply is there, at the time end, or soon after ctx has ended: it
+// looks at ctx now and then, which spares nearly all queries the cost of being told.
+func (s *udpSocket) wait(ctx context.Context, end time.Time) error {
+	const look = 250 * time.Millisecond
+	for {
+		now := time.Now()
+		if !now.Before(end) || ctx.Err() != nil {
+			return os.ErrDeadlineExceeded
 		}
-		return nil, cause(err)
+		until := now.Add(look)
+		if end.Before(until) {
+			until = end
+		}
+		if err := s.conn.SetReadDeadline(until); err != nil {
+			return cause(err)
+		}
+		err := s.raw.Read(s.ready)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return cause(err)
+		}
 	}
-	err := s.raw.Read(s.readable)
-	s.q = query{}
-	switch {
-	case s.err != nil:
-		return nil, s.err
-	case err != nil && errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, os.ErrDeadlineExceeded
-	case err != nil:
-		return nil, cause(err)
-	}
-	return s.reply, nil
 }
 
-// send sends the query under the exchange's ID.
-func (s *udpSocket) send() error {
-	buf := s.pool.buffers.Get().(*[maxMessage]byte)
-	defer s.pool.buffers.Put(buf)
-	n := copy(buf[:], s.q.msg)
-	buf[0], buf[1] = s.id[0], s.id[1]
-	_, err := s.conn.Write(buf[:n])
-	return err
+// serve sends the query when it is first called, and after that reads; it returns false
+// to be called again when there is something to read. The poller has been armed before
+// the first call, so that no reply can come too early to be noticed, and nothing needs
+// to be read in vain.
+func (s *udpSocket) serve(fd uintptr) bool {
+	if s.sent {
+		return s.receive(fd)
+	}
+	s.sent = true
+	s.send(fd)
+	return s.err != nil
 }
 
-// receive reads packets until the reply is there, an error, or nothing more to read;
-// then it returns false, to be called again when there is.
+// send sends the query under the exchange's ID without changing it.
+func (s *udpSocket) send(fd uintptr) {
+	s.iov[0].Base, s.iov[1].Base = &s.id[0], &s.q.msg[2]
+	s.iov[0].SetLen(2)
+	s.iov[1].SetLen(len(s.q.msg) - 2)
+	s.hdr.Iov = &s.iov[0]
+	s.hdr.SetIovlen(2)
+	for {
+		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&s.hdr)), unix.MSG_DONTWAIT)
+		switch {
+		case errno == 0:
+		case errno == unix.EINTR:
+			continue
+		case s.uses > 0:
+			s.err = errStale // maybe an ICMP error that came after the last reply
+		default:
+			s.err = errno
+		}
+		return
+	}
+}
+
+// receive reads packets until the reply is there, an error, or nothing more to read.
 //
 // The buffer has room for the largest datagram there is, whatever size the query
 // offered, and is borrowed for the moment of reading only.
@@ -259,6 +292,9 @@ func (s *udpSocket) receive(fd uintptr) bool {
 
 // cause strips what package net adds to an error, which says the address again.
 func cause(err error) error {
+	if err == nil {
+		return nil
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
 	}

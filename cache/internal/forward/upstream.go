@@ -6,8 +6,6 @@ import (
 	"crypto/tls"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // upstream is one server: its sockets and its health.
@@ -49,7 +47,7 @@ func (u *upstream) exchange(ctx context.Context, q query, end time.Time) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	whole := wire.Complete(reply)
+	whole := q.whole(reply)
 	if whole && !isTruncated(reply) {
 		return reply, nil
 	}

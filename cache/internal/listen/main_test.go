@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -17,7 +18,13 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if server := os.Getenv(benchServer); server != "" {
+		runBenchServer(server)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // stub is a handler made of functions; without one of them it echoes the query with QR
 // set, as a hit.
