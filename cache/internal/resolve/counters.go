@@ -141,16 +141,26 @@ type lane struct {
 // sizes counts packet sizes: each small size by itself, so that one add yields both the
 // bucket and the sum of a histogram; large ones, which are rare, with two.
 type sizes struct {
-	small   [smallSizes]atomic.Uint64
+	small   []atomic.Uint64 // by size
 	buckets [sizeSlots]atomic.Uint64
 	sum     atomic.Uint64
 }
 
-// smallSizes has room for what goes by UDP as a rule.
-const smallSizes = 1280
+// What goes by UDP as a rule; by TCP there is no rule.
+const (
+	smallQuery = 320
+	smallReply = wire.EDNSSize + 1
+)
+
+func newLane() *lane {
+	l := new(lane)
+	l.asked[wire.UDP].small = make([]atomic.Uint64, smallQuery)
+	l.replied[wire.UDP].small = make([]atomic.Uint64, smallReply)
+	return l
+}
 
 func (s *sizes) observe(n int) {
-	if n < smallSizes {
+	if n < len(s.small) {
 		s.small[n].Add(1)
 		return
 	}
@@ -185,7 +195,7 @@ func (c *counters) lane(n uint8) *lane {
 	if l := p.Load(); l != nil {
 		return l
 	}
-	p.CompareAndSwap(nil, new(lane))
+	p.CompareAndSwap(nil, newLane())
 	return p.Load()
 }
 

@@ -192,6 +192,8 @@ func (s *script) zone(name string, options []string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	turn := uint32(0)
+	z.turn = func() uint32 { turn++; return turn }
 	s.router = NewRouter(RouterConfig{Server: "dns://test", Zones: []*Zone{z}, Nonce: "nonce.test", Metrics: NewMetrics(nil)})
 }
 

@@ -3,8 +3,8 @@ package resolve
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
@@ -22,7 +22,7 @@ type Zone struct {
 	routes                                    []route
 
 	flights  flights
-	turn     atomic.Uint32 // of the addresses, with LoadBalance
+	turn     func() uint32 // by how much addresses are turned, with LoadBalance
 	errorLog limitedLog
 	attached sync.Once
 	extra    *zoneCounts // set before the zone is served
@@ -72,6 +72,9 @@ func NewZone(cfg ZoneConfig) (*Zone, error) {
 		z.cut = newCutter(mustNames(cfg.SearchCut))
 	}
 	z.flights.init()
+	// A counter would not do: clients ask for A and AAAA by turns, and one of the two
+	// would always get the same order.
+	z.turn = rand.Uint32
 	z.extra = &zoneCounts{}
 	z.ctx, z.stop = context.WithCancel(context.Background())
 	return z, nil

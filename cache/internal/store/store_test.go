@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -250,6 +251,29 @@ func TestReadersNeverMissWhatIsThere(t *testing.T) {
 	close(done)
 	readers.Wait()
 	checkSound(t, s)
+}
+
+// TestMemoryOfAFullCache: both kinds of the default capacity, filled with what clusters
+// hold, take less than 7 MiB, so that even four such zones leave room in 32 MiB.
+func TestMemoryOfAFullCache(t *testing.T) {
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	s := New(Config{})
+	for i := range DefaultCapacity {
+		put(t, s, fmt.Sprintf("web-%d.some-namespace.svc.cluster.local", i), Success)
+		put(t, s, fmt.Sprintf("www.example%d.com.some-namespace.svc.cluster.local", i), Denial)
+	}
+	used := heap() - before
+	t.Logf("%d entries take %d KiB, %d octets each", s.Len(Success)+s.Len(Denial), used>>10, used/(2*DefaultCapacity))
+	if used > 7<<20 {
+		t.Errorf("%d KiB", used>>10)
+	}
+	runtime.KeepAlive(s)
 }
 
 // TestEntryIsOnePiece: the sizes in NewEntry leave nothing unused.
