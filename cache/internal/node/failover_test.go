@@ -65,6 +65,19 @@ func faults(guard Level) []fault {
 				time.Sleep(time.Second)
 			},
 		},
+		{
+			name: "killed while starting", pod: 2 * 6, host: hostKilled * 2, tcp: 2 * 6, outage: rigLease + 200*time.Millisecond,
+			do: func(t *testing.T, r *rig) {
+				r.kill(t)
+				for i := range 5 {
+					r.launch(t)
+					// Steps of a start are milliseconds apart, in User-Mode Linux hundreds of them.
+					time.Sleep(time.Duration(i*i) * map[bool]time.Duration{true: 100 * time.Millisecond, false: 5 * time.Millisecond}[r.p.uml])
+					r.kill(t)
+				}
+				r.start(t)
+			},
+		},
 		{name: "link", do: func(t *testing.T, r *rig) {
 			for _, f := range []string{"ip link del nodelocaldns", "ip link set nodelocaldns down", "ip addr del 169.254.25.10/32 dev nodelocaldns"} {
 				sh(t, f)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fake is a kernel in memory. Its zero value is not ready; newFake makes one.
@@ -201,13 +203,11 @@ func (f *fake) EnsureSet(name string, _ family, _ time.Duration) error {
 	return nil
 }
 
-var errNoSet = errors.New("no such set")
-
 func (f *fake) AddSet(name string, a netip.Addr, ttl time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sets[name] == nil {
-		return errNoSet
+		return unix.ENOENT
 	}
 	f.sets[name][a] = f.now().Add(ttl)
 	return nil

@@ -51,6 +51,7 @@ func (n *Node) Unlock() error {
 func lock(ctx context.Context, link string, waiting func(holder string)) (net.Listener, error) {
 	name := lockName(link)
 	var reported time.Time
+	var holder string
 	tick := time.NewTicker(lockRetry)
 	defer tick.Stop()
 	for {
@@ -61,9 +62,10 @@ func lock(ctx context.Context, link string, waiting func(holder string)) (net.Li
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("taking the lock %s: %w", name, err)
 		}
-		holder := lockHolder(ctx, name)
+		// Not each time: nobody accepts the connection that tells.
 		if time.Since(reported) >= lockReport {
 			reported = time.Now()
+			holder = lockHolder(ctx, name)
 			waiting(holder)
 		}
 		select {

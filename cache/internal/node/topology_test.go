@@ -35,6 +35,8 @@ func actRole() {
 		err = serveDNS()
 	case "holder":
 		err = holdPort(os.Args[1], os.Args[2])
+	case "owner":
+		err = ownForever()
 	case "powerless":
 		err = setUpPowerless()
 	case "load":
