@@ -44,7 +44,10 @@ func cacheConfig(c *corefile.Cache) resolve.CacheConfig {
 		cfg.ServFail = -1 // not at all; zero would mean the default there
 	}
 	if s := c.ServeStale; s != nil {
-		cfg.Stale = resolve.StaleConfig{For: s.For, Verify: s.Verify, VerifyTimeout: s.VerifyTimeout, TTL: s.TTL, Recheck: s.Recheck}
+		cfg.Stale = resolve.StaleConfig{
+			For: s.For, Verify: s.Verify, VerifyTimeout: s.VerifyTimeout, TTL: s.TTL, Recheck: s.Recheck,
+			PreferPositive: c.PreferPositive,
+		}
 	}
 	return cfg
 }

@@ -3,7 +3,6 @@ package resolve
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
@@ -58,8 +57,6 @@ type ZoneConfig struct {
 	Rewrites []Rewrite
 	// LoadBalance turns the order of addresses and mail exchangers from reply to reply.
 	LoadBalance bool
-	// Prefer puts addresses in these networks first. It has no effect without LoadBalance.
-	Prefer []netip.Prefix
 	// BufSize is the largest reply by UDP, in octets, from 512 to 4096. Zero means
 	// wire.EDNSSize.
 	BufSize int

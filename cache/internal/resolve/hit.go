@@ -131,10 +131,9 @@ func (z *Zone) issue(dst []byte, q *wire.Query, a *wire.Answer, t wire.Terms) []
 	if !z.cfg.LoadBalance {
 		return a.AppendReply(dst, q, t)
 	}
-	turn := z.turn()
-	if q.Type == wire.TypeMX || len(z.cfg.Prefer) > 0 {
-		return a.AppendReordered(dst, q, t, turn, z.cfg.Prefer)
+	t.Rotate = z.turn()
+	if q.Type == wire.TypeMX {
+		return a.AppendReordered(dst, q, t)
 	}
-	t.Rotate = turn
 	return a.AppendReply(dst, q, t)
 }

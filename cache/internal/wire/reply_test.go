@@ -3,7 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"net/netip"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -219,15 +219,14 @@ func TestRotateTurnsWholeSets(t *testing.T) {
 	}
 }
 
-func TestReorderPrefersNetworks(t *testing.T) {
+func TestExchangersAreTurned(t *testing.T) {
 	var q Query
-	query := packet(t, "www.test.", dns.TypeA, nil)
-	q.Read(query)
+	q.Read(packet(t, "www.test.", dns.TypeMX, nil))
 	up := new(dns.Msg)
-	up.SetQuestion("www.test.", dns.TypeA)
+	up.SetQuestion("www.test.", dns.TypeMX)
 	up.Response, up.Compress = true, true
-	for _, text := range []string{"www.test. 60 IN A 192.0.2.1", "www.test. 60 IN A 10.0.0.1", "www.test. 60 IN A 192.0.2.2", "www.test. 60 IN A 10.0.0.2"} {
-		up.Answer = append(up.Answer, rr(t, text))
+	for i := range 60 { // too many for 512 octets
+		up.Answer = append(up.Answer, rr(t, fmt.Sprintf("www.test. 60 IN MX 10 mx%d.test.", i)))
 	}
 	packed, _ := up.Pack()
 	var r Reply
@@ -235,13 +234,19 @@ func TestReorderPrefersNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := r.Answer(make([]byte, r.Size()), 0, 60)
-	for turn := range uint32(4) {
-		var m dns.Msg
-		if err := m.Unpack(a.AppendReordered(nil, &q, Terms{}, turn, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})); err != nil {
-			t.Fatal(err)
-		}
-		if len(m.Answer) != 4 || m.Answer[0].(*dns.A).A[0] != 10 || m.Answer[1].(*dns.A).A[0] != 10 {
-			t.Errorf("turn %d: %v", turn, m.Answer)
+	for turn := range uint32(3) {
+		for _, transport := range []Transport{UDP, TCP} {
+			raw := a.AppendReordered(nil, &q, Terms{Rotate: turn, Transport: transport, Age: 10})
+			var m dns.Msg
+			if err := m.Unpack(raw); err != nil {
+				t.Fatal(err)
+			}
+			if m.Truncated != (transport == UDP) || transport == UDP && len(raw) > 512 || transport == TCP && len(m.Answer) != 60 {
+				t.Errorf("%s: TC %v, %d octets, %d records", transport, m.Truncated, len(raw), len(m.Answer))
+			}
+			if want := fmt.Sprintf("mx%d.test.", turn); m.Answer[0].(*dns.MX).Mx != want || m.Answer[0].Header().Ttl != 50 {
+				t.Errorf("turn %d: first is %v", turn, m.Answer[0])
+			}
 		}
 	}
 }
