@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -158,12 +159,7 @@ func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) (reply 
 
 // failover tells whether the next upstream shall be asked after this reply.
 func (f *Forward) failover(reply []byte) bool {
-	for _, rcode := range f.cfg.Failover {
-		if rcode == int(reply[3]&15) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.cfg.Failover, int(reply[3]&15))
 }
 
 // replace makes targets the upstreams from now on; those that were upstreams before keep

@@ -6,10 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -255,78 +253,6 @@ func (s *stream) write(conn net.Conn) error {
 	return errGone
 }
 
-// read takes replies until the connection ends.
-func (s *stream) read(conn net.Conn) error {
-	buf := make([]byte, 4096)
-	filled := 0
-	for {
-		n, err := conn.Read(buf[filled:])
-		filled += n
-		if n > 0 {
-			used, err := s.take(buf[:filled])
-			if err != nil {
-				return err
-			}
-			filled = copy(buf, buf[used:filled])
-			if filled >= 2 {
-				if need := 2 + int(binary.BigEndian.Uint16(buf)); need > len(buf) {
-					buf = append(make([]byte, 0, need), buf[:filled]...)[:need]
-				}
-			}
-		}
-		switch {
-		case err == io.EOF:
-			return io.ErrUnexpectedEOF
-		case err != nil:
-			return cause(err)
-		case n == len(buf) && len(buf) < 1<<16:
-			buf = append(make([]byte, 0, 1<<16), buf[:filled]...)[:1<<16] // a busy one
-		}
-	}
-}
-
-// take hands out the complete replies in data and returns the octets they took.
-func (s *stream) take(data []byte) (used int, err error) {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sign.Store(int64(now.Sub(s.born)))
-	s.stalled.Store(false)
-	for {
-		rest := data[used:]
-		if len(rest) < 2 {
-			return used, nil
-		}
-		size := int(binary.BigEndian.Uint16(rest))
-		if len(rest) < 2+size {
-			return used, nil
-		}
-		if size < headerLen {
-			return used, fmt.Errorf("a message of %d octets", size)
-		}
-		s.takeReplyLocked(rest[2:2+size], now)
-		used += 2 + size
-	}
-}
-
-func (s *stream) takeReplyLocked(msg []byte, now time.Time) {
-	c := s.calls[binary.BigEndian.Uint16(msg)]
-	switch {
-	case c == nil:
-		// Late: its asker has gone, or moved to another connection.
-	case c.q.answeredBy(msg):
-		s.proven = true
-		s.pool.measured(now.Sub(c.sent))
-		s.finishLocked(c, append(make([]byte, 0, len(msg)), msg...), nil)
-		return
-	case c.q.refusedBy(msg):
-		s.proven = true
-		s.finishLocked(c, c.q.bare(msg), nil)
-		return
-	}
-	s.pool.up.metrics.ignored.Inc()
-}
-
 // fail ends the stream. What was under way is stale, to be asked again, if the stream
 // had been in working order before; on a new one the error is the server's.
 func (s *stream) fail(err error) {
@@ -362,60 +288,5 @@ func (s *stream) retire() {
 	s.retired = true
 	if s.err == nil {
 		s.timer.Reset(0)
-	}
-}
-
-// sweep looks after time: of the calls, of a connection without a sign of life, of one
-// without work.
-func (s *stream) sweep() {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return
-	}
-	if now.After(s.dies) {
-		s.closing.Store(true)
-		s.retired = true
-	}
-	s.sweepCallsLocked(now)
-	if len(s.calls) > 0 {
-		s.timer.Reset(sweepEvery)
-		return
-	}
-	wait := s.pool.up.f.cfg.Expire - now.Sub(s.idle)
-	if wait <= 0 || s.closing.Load() || s.stalled.Load() {
-		s.failLocked(errGone)
-		return
-	}
-	s.timer.Reset(wait)
-}
-
-// sweepCallsLocked ends the calls whose time is up and moves those that wait in vain.
-func (s *stream) sweepCallsLocked(now time.Time) {
-	var oldest *call
-	for _, c := range s.calls {
-		if !now.Before(c.end) {
-			s.finishLocked(c, nil, os.ErrDeadlineExceeded)
-			continue
-		}
-		if oldest == nil || c.sent.Before(oldest.sent) {
-			oldest = c
-		}
-	}
-	if oldest == nil || s.conn == nil {
-		return
-	}
-	if silent := now.Sub(s.born) - time.Duration(s.sign.Load()); silent < patience || now.Sub(oldest.sent) < patience {
-		return
-	}
-	s.stalled.Store(true)
-	for _, c := range s.calls {
-		// The oldest on a connection that has never spoken may just be slow.
-		if c.moves == 0 && (s.proven || c != oldest) && now.Sub(c.sent) >= patience {
-			c.moves++
-			c.alone = c == oldest
-			s.finishLocked(c, nil, errStale)
-		}
 	}
 }
