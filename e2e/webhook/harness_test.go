@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -70,7 +71,9 @@ func newCluster(t testing.TB, cfg bed.Config, overlay string) *cluster {
 	t.Helper()
 	cfg.APIServerOnly = true
 	cp := bedtest.ControlPlane(t, cfg)
-	client, err := cp.Client()
+	config := cp.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,8 +313,13 @@ func (r *replica) get(offset int, path string) (string, error) {
 	return string(body), err
 }
 
-// review posts a review of a Pod straight to the replica, as the API server would.
+// review posts a review of a plain Pod straight to the replica, as the API server would.
 func (r *replica) review(t testing.TB, namespace string) string {
+	t.Helper()
+	return r.reviewPod(t, namespace, `{"metadata":{},"spec":{"containers":[]}}`)
+}
+
+func (r *replica) reviewPod(t testing.TB, namespace, object string) string {
 	t.Helper()
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -320,7 +328,7 @@ func (r *replica) review(t testing.TB, namespace string) string {
 			return r.c.cp.Namespace().Dial(ctx, network, address)
 		},
 	}
-	body := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","namespace":%q,"operation":"CREATE","object":{"metadata":{},"spec":{"containers":[]}}}}`, namespace)
+	body := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","namespace":%q,"operation":"CREATE","object":%s}}`, namespace, object)
 	response, err := (&http.Client{Timeout: 5 * time.Second, Transport: transport}).Post(
 		fmt.Sprintf("https://%s:%d/mutate", bed.ControlPlaneIP, r.port), "application/json", strings.NewReader(body))
 	if err != nil {
@@ -421,7 +429,8 @@ func (c *cluster) failOpen() int {
 
 func enabled() map[string]string { return map[string]string{injectLabel: "enabled"} }
 
-func rss(t testing.TB, pid int) int {
+// resident is a line of /proc/pid/status, in bytes.
+func resident(t testing.TB, pid int, field string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -429,10 +438,10 @@ func rss(t testing.TB, pid int) int {
 	}
 	for line := range strings.Lines(string(text)) {
 		var kb int
-		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kb); err == nil {
+		if _, err := fmt.Sscanf(line, field+": %d kB", &kb); err == nil {
 			return kb << 10
 		}
 	}
-	t.Fatal("no VmRSS")
+	t.Fatalf("no %s", field)
 	return 0
 }

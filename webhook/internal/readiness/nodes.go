@@ -1,6 +1,8 @@
 package readiness
 
 import (
+	"hash/fnv"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,15 +44,15 @@ func (t *Tracker) DeleteNode(name string) {
 	t.settleLocked()
 }
 
-// SetPod takes in a cache Pod as it is now.
-func (t *Tracker) SetPod(pod *corev1.Pod) {
-	if pod.Spec.NodeName == "" {
+// setCache takes in a cache Pod as it is now.
+func (t *Tracker) setCache(pod *cacheObject) {
+	if pod.node == "" {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.nodeLocked(pod.Spec.NodeName)
-	state := podState{ready: podReady(pod), life: podLife(pod)}
+	n := t.nodeLocked(pod.node)
+	state := pod.podState
 	if old, ok := n.pods[pod.UID]; ok && old.life == state.life {
 		state.staleUntil = old.staleUntil
 	}
@@ -59,15 +61,15 @@ func (t *Tracker) SetPod(pod *corev1.Pod) {
 	t.settleLocked()
 }
 
-// DeletePod forgets a cache Pod.
-func (t *Tracker) DeletePod(pod *corev1.Pod) {
+// deleteCache forgets a cache Pod.
+func (t *Tracker) deleteCache(name string, uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.nodes[pod.Spec.NodeName]
+	n := t.nodes[name]
 	if n == nil {
 		return
 	}
-	delete(n.pods, pod.UID)
+	delete(n.pods, uid)
 	t.judgeLocked(n)
 	if n.object == nil && len(n.pods) == 0 {
 		delete(t.nodes, n.name)
@@ -228,15 +230,15 @@ func podReady(pod *corev1.Pod) bool {
 }
 
 // podLife changes with the container and with each turn of the Ready condition.
-func podLife(pod *corev1.Pod) string {
-	var life string
+func podLife(pod *corev1.Pod) uint64 {
+	h := fnv.New64a()
 	for i := range pod.Status.ContainerStatuses {
-		life += pod.Status.ContainerStatuses[i].ContainerID + " "
+		_, _ = io.WriteString(h, pod.Status.ContainerStatuses[i].ContainerID+" ") // a hash takes everything
 	}
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			life += c.LastTransitionTime.UTC().Format(time.RFC3339)
+			_, _ = io.WriteString(h, c.LastTransitionTime.UTC().Format(time.RFC3339))
 		}
 	}
-	return life
+	return h.Sum64()
 }

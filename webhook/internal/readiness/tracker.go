@@ -68,7 +68,7 @@ type podState struct {
 	ready bool
 	// life changes whenever the Pod becomes ready anew. A ready Pod whose life is from an earlier boot is only a status
 	// that kubelet has not come to update, and is not believed until staleUntil.
-	life       string
+	life       uint64
 	staleUntil time.Time
 }
 

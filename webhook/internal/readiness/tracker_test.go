@@ -44,6 +44,17 @@ func cachePod(node string, ready bool, change ...func(*corev1.Pod)) *corev1.Pod 
 	return p
 }
 
+// SetPod and DeletePod feed a Pod as the informer would.
+func (t *Tracker) SetPod(p *corev1.Pod) {
+	trimmed, err := trimPod(p)
+	if err != nil {
+		panic(err)
+	}
+	t.setCache(trimmed.(*cacheObject))
+}
+
+func (t *Tracker) DeletePod(p *corev1.Pod) { t.deleteCache(p.Spec.NodeName, p.UID) }
+
 // fleet is a synced tracker of n nodes n0, n1, …, all ready but the first down.
 func fleet(t testing.TB, n, down int, cfg Config, change ...func(i int, n *corev1.Node)) *Tracker {
 	t.Helper()
