@@ -92,4 +92,6 @@ func Metrics(c prometheus.Collector, prefixes ...string) string {
 	return b.String()
 }
 
-func cell(s string) string { return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", "\\|") }
+func cell(s string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", "\\|")
+}
