@@ -427,6 +427,29 @@ func TestRunDrains(t *testing.T) {
 	}
 }
 
+// An upstream that is not configured any more answers what is under way, and then goes.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	up := newFake(t, answer, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true})
+	f.mustAsk(t, "a.test", 1, time.Second)
+	u := (*f.ups.Load())[0]
+	f.replace(nil)
+	q, _ := readQuery(packed(t, "late.test"))
+	if _, err := u.exchange(t.Context(), q, time.Now().Add(2*time.Second)); err != nil {
+		t.Errorf("under way: %v", err)
+	}
+	began := time.Now()
+	eventually(t, "its connections to end", func() bool {
+		u.streams.mu.Lock()
+		defer u.streams.mu.Unlock()
+		return len(u.streams.streams) == 0
+	})
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("they end after %v", took)
+	}
+}
+
 // U04: beyond max_concurrent queries are turned away at once and counted.
 func TestU04_MaxConcurrent(t *testing.T) {
 	t.Parallel()

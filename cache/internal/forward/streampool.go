@@ -43,6 +43,7 @@ type streamPool struct {
 	streams []*stream
 	last    uint64 // serial number of the newest
 	closed  bool
+	retired bool // new connections are for what is under way only
 }
 
 func newStreamPool(u *upstream) *streamPool { return &streamPool{up: u} }
@@ -122,7 +123,7 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 	}
 	p.last++
 	s = newStream(p, p.last)
-	s.closing.Store(alone)
+	s.closing.Store(alone || p.retired)
 	if !p.up.f.group.start(s.run) {
 		s.timer.Stop()
 		return nil, false, errGone
@@ -163,6 +164,7 @@ func (p *streamPool) remove(s *stream) {
 // retire lets the connections end with their last reply.
 func (p *streamPool) retire() {
 	p.mu.Lock()
+	p.retired = true
 	streams := slices.Clone(p.streams)
 	p.mu.Unlock()
 	for _, s := range streams {
