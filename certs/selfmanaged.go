@@ -94,6 +94,7 @@ type SelfManaged struct {
 	// Only Run touches these.
 	next    *leaf // signed, waiting
 	rotated bool  // the authority has said that its CA changed
+	begun   bool  // the first turn is over
 	problem string
 }
 
@@ -171,10 +172,14 @@ func (s *SelfManaged) turn(ctx context.Context) time.Duration {
 	switch {
 	case err == nil:
 		s.problem = ""
-	case ctx.Err() == nil && err.Error() != s.problem:
+	case ctx.Err() != nil:
+	case !s.begun:
+		s.log.Debug("waiting for the first certificate", "error", err) // the authority has just been started
+	case err.Error() != s.problem:
 		s.problem = err.Error()
 		s.log.Warn("certificates are not in order, trying again", "error", err)
 	}
+	s.begun = true
 	return s.promote()
 }
 

@@ -154,13 +154,7 @@ func TestAdmission(t *testing.T) {
 		<-hook.process.Done()
 		begin := time.Now()
 		unchanged(t, "shop") // while its endpoint is still there, or just after
-		c.until("the endpoint to go", func(ctx context.Context) error {
-			_, err := c.client.DiscoveryV1().EndpointSlices(ownNamespace).Get(ctx, "hook-a", metav1.GetOptions{})
-			if err == nil {
-				return fmt.Errorf("still there")
-			}
-			return nil
-		})
+		c.endpointGone("hook-a")
 		unchanged(t, "shop") // with no endpoint at all
 		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("two Pods took %s", took)

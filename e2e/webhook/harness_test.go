@@ -355,6 +355,21 @@ func (r *replica) await() *replica {
 	return r
 }
 
+// endpointGone waits until the API server has no endpoint of that replica.
+func (c *cluster) endpointGone(name string) {
+	c.t.Helper()
+	c.until("the endpoint of "+name+" to go", func(ctx context.Context) error {
+		_, err := c.client.DiscoveryV1().EndpointSlices(ownNamespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil:
+			return errors.New("it is there")
+		}
+		return err
+	})
+}
+
 // until waits for something that the webhook is to notice.
 func (c *cluster) until(what string, try func(ctx context.Context) error) {
 	c.t.Helper()

@@ -143,6 +143,7 @@ func TestAuditAndReport(t *testing.T) {
 
 	c.webhook("hook-b", 9443, "-cert-overlap=1s").await()
 	hook.process.Stop(0)
+	c.endpointGone("hook-a")
 	c.untilInjected("shop")
 	p := c.create("shop", pod())
 	report = c.report(t)
