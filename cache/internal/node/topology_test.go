@@ -198,6 +198,7 @@ type rig struct {
 	guard Level
 	dir   string
 	to    string   // what clients ask; default: by mode
+	caps  string   // the capabilities that are left to the cache, as setpriv takes them; default: all
 	flags []string // besides the usual ones
 	cache *exec.Cmd
 	logs  string
@@ -281,6 +282,15 @@ func (r *rig) launch(t *testing.T) {
 		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
 		"-metrics-listen-address=", "-log-level=debug")
 	cmd.Args = append(cmd.Args, r.flags...)
+	if r.caps != "" {
+		// On a read-only root, and with these capabilities and no way to others.
+		cmd.Args = append([]string{
+			"unshare", "-m", "sh", "-c", `mount -o remount,bind,ro / && exec setpriv --bounding-set="$0" "$@"`, r.caps,
+		}, cmd.Args...)
+		if cmd.Path, err = exec.LookPath("unshare"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
