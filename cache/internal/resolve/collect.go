@@ -214,12 +214,12 @@ func (c *zoneCounts) collect(ch chan<- prometheus.Metric, d *descs, key siteKey)
 	counter(ch, d.drops, c.drops.Load(), key.server, key.zone, "")
 	counter(ch, d.cuts, c.cuts.Load(), key.server, key.zone)
 	counter(ch, d.busy, c.busy.Load(), key.server, key.zone)
-	s := c.store.Load()
-	if s == nil {
+	z := c.zone.Load()
+	if z == nil || z.store == nil {
 		return
 	}
 	for _, k := range []store.Kind{store.Success, store.Denial} {
-		ch <- prometheus.MustNewConstMetric(d.entries, prometheus.GaugeValue, float64(s.Len(k)), key.server, k.String(), key.zone, "")
-		counter(ch, d.evictions, s.Evictions(k), key.server, k.String(), key.zone, "")
+		ch <- prometheus.MustNewConstMetric(d.entries, prometheus.GaugeValue, float64(z.store.Len(k)), key.server, k.String(), key.zone, "")
+		counter(ch, d.evictions, z.store.Evictions(k), key.server, k.String(), key.zone, "")
 	}
 }

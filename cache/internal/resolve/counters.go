@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
@@ -226,5 +225,5 @@ func (c *counters) observe(start time.Time) {
 // zoneCounts count what does not hang on a reply.
 type zoneCounts struct {
 	prefetches, drops, cuts, busy atomic.Uint64
-	store                         atomic.Pointer[store.Store] // nil: no cache, or served no more
+	zone                          atomic.Pointer[Zone] // the one that counts now; nil: served no more
 }

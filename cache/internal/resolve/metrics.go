@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nodedns/nodedns/cache/internal/store"
+	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // Metrics holds what all routers of the process count, under CoreDNS's names. It lives
@@ -52,25 +52,21 @@ func (m *Metrics) site(server, zone string, cached bool) *counters {
 	return c
 }
 
-// zone returns what the zones under a name count by themselves. A zone that several
-// servers share is counted on the first of them.
-func (m *Metrics) zone(server, zone string, s *store.Store) *zoneCounts {
+// zone returns what z counts by itself, going on where an older zone of the name left
+// off. A zone that several servers share is counted on the first of them.
+func (m *Metrics) zone(server string, z *Zone) *zoneCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := siteKey{server, zone}
+	key := siteKey{server, wire.FormatName(z.names[0])}
 	c := m.zones[key]
 	if c == nil {
 		c = &zoneCounts{}
 		m.zones[key] = c
 	}
-	c.store.Store(s)
+	c.zone.Store(z)
 	return c
 }
 
 // retire stops the gauges of a zone that is served no more, unless a newer zone has
 // taken its place.
-func (c *zoneCounts) retire(s *store.Store) {
-	if c != nil && s != nil {
-		c.store.CompareAndSwap(s, nil)
-	}
-}
+func (c *zoneCounts) retire(z *Zone) { c.zone.CompareAndSwap(z, nil) }

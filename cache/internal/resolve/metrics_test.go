@@ -154,6 +154,9 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 		}
 		return sum
 	}
+	if v := value("coredns_cache_entries"); v != 1 {
+		t.Errorf("entries %v in the store that both zones use", v)
+	}
 	if v := value("coredns_cache_requests_total"); v != 2 {
 		t.Errorf("requests %v", v)
 	}

@@ -16,28 +16,25 @@ func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire
 		defer func() { z.logQuery(q, from, reply, time.Since(start)) }()
 	}
 	s := z.cacheFor(q.Name())
-	var old *store.Entry // may be given if upstream fails
+	var e *store.Entry
 	if s != nil {
 		now := s.Now()
-		e := s.Get(q.Question(), q.Variant())
-		if e != nil {
-			switch z.state(e, now) {
-			case fresh:
-				// Another client's question brought it meanwhile.
-				reply, how, _ = z.fromEntry(dst, q, from, e, now)
-				return reply, how
-			case stale:
-				old = e
-			}
+		e = s.Get(q.Question(), q.Variant())
+		switch {
+		case e == nil:
+		case z.state(e, now) == fresh: // another client's question brought it meanwhile
+			reply, how, _ = z.fromEntry(dst, q, from, e, now)
+			return reply, how
+		case z.state(e, now) == stale:
+			return z.resolveStale(ctx, dst, q, from, e)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, z.cfg.Timeout)
+	defer cancel()
 	if z.cut != nil && s != nil {
 		if reply = z.learnCut(ctx, dst, q, from, s); reply != nil {
 			return reply, hitDenial
 		}
-	}
-	if old != nil {
-		return z.resolveStale(ctx, dst, q, from, old)
 	}
 	out := z.ask(ctx, s, q.Question(), q.Variant(), from)
 	return z.fromOutcome(dst, q, from, out)
@@ -85,13 +82,15 @@ func explain(err error) wire.EDE {
 	return wire.EDENetworkError
 }
 
-// ask returns the outcome of a question, joining those who ask the same.
+// ask returns the outcome of a question, joining those who ask the same. ctx bounds how
+// long it takes.
 func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
 	if out := z.askLocal(s, question, variant, from); out != nil {
 		return out
 	}
-	ctx, cancel := context.WithTimeout(ctx, z.cfg.Timeout)
-	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return &outcome{err: err} // spent on asking for a name above
+	}
 	key := string(append(question[:len(question):len(question)], byte(variant)))
 	for {
 		fl, leader := z.flights.join(key, z.cfg.MaxInflight)

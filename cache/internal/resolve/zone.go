@@ -98,7 +98,7 @@ func (z *Zone) Close() {
 	z.stop()
 	z.mu.Unlock()
 	z.bg.Wait()
-	z.extra.retire(z.store)
+	z.extra.retire(z)
 }
 
 // under tells whether name lies in one of zones.
@@ -124,5 +124,5 @@ func (z *Zone) attach(m *Metrics, server string) {
 	if m == nil {
 		return
 	}
-	z.attached.Do(func() { z.extra = m.zone(server, wire.FormatName(z.names[0]), z.store) })
+	z.attached.Do(func() { z.extra = m.zone(server, z) })
 }
