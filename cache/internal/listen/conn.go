@@ -83,6 +83,8 @@ func (c *conn) serve() {
 
 // serveBuffered serves all complete messages in the buffer; false if what came is no DNS.
 func (c *conn) serveBuffered() bool {
+	gen := c.ep.join()
+	defer func() { gen.leave() }()
 	for {
 		rest := c.in[c.served:]
 		if len(rest) < 2 {
@@ -95,10 +97,16 @@ func (c *conn) serveBuffered() bool {
 		if len(rest) < 2+size {
 			break
 		}
-		c.serveMessage(rest[2 : 2+size])
+		c.serveMessage(gen, rest[2:2+size])
 		c.served += 2 + size
 		c.started = time.Now()
-		if !c.roomForMore() {
+		if c.hasRoom() {
+			continue
+		}
+		gen.leave() // not while waiting for the client
+		ok := c.roomForMore()
+		gen = c.ep.join()
+		if !ok {
 			return true
 		}
 	}
@@ -118,7 +126,7 @@ func (c *conn) serveBuffered() bool {
 }
 
 // serveMessage answers one query or hands it to a task.
-func (c *conn) serveMessage(query []byte) {
+func (c *conn) serveMessage(gen *generation, query []byte) {
 	m := c.ep.messages.Get().(*message)
 	defer c.ep.messages.Put(m)
 	defer func() {
@@ -127,22 +135,21 @@ func (c *conn) serveMessage(query []byte) {
 			c.queue(wire.AppendError(m[:0], query, wire.ServFail))
 		}
 	}()
-	h := *c.ep.handler.Load()
 	from := wire.Origin{Client: c.client, Transport: wire.TCP}
-	reply, ok := h.Hit(m[:0], query, from)
+	reply, ok := gen.handler.Hit(m[:0], query, from)
 	switch {
 	case ok && len(reply) > maxMessage:
 		c.queue(wire.AppendError(m[:0], query, wire.ServFail))
 	case ok:
 		c.queue(reply)
-	case !c.handOver(h, query, from):
+	case !c.handOver(gen, query, from):
 		c.ep.metrics.overload[wire.TCP].Inc()
 		c.queue(wire.AppendError(m[:0], query, wire.ServFail))
 	}
 }
 
 // handOver gives a query to the pool; false if the pool is full.
-func (c *conn) handOver(h Handler, query []byte, from wire.Origin) bool {
+func (c *conn) handOver(gen *generation, query []byte, from wire.Origin) bool {
 	t := c.ep.pool.take()
 	if t == nil {
 		return false
@@ -152,7 +159,7 @@ func (c *conn) handOver(h Handler, query []byte, from wire.Origin) bool {
 	c.mu.Unlock()
 	t.query = append(t.query[:0], query...)
 	t.tcp = c
-	t.start(h, from)
+	t.start(gen, from)
 	return true
 }
 
@@ -171,12 +178,22 @@ func (c *conn) finish(reply []byte) {
 	}
 }
 
+func (c *conn) hasRoom() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hasRoomLocked()
+}
+
+func (c *conn) hasRoomLocked() bool {
+	return !c.broken && c.pending < c.ep.cfg.MaxPipeline && len(c.out) <= highWater
+}
+
 // roomForMore waits while the client has as many questions open, or as many replies
 // waiting, as it may. It returns false if the connection is broken.
 func (c *conn) roomForMore() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !c.broken && (c.pending >= c.ep.cfg.MaxPipeline || len(c.out) > highWater) {
+	for !c.broken && !c.hasRoomLocked() {
 		if len(c.out) > 0 && !c.writing {
 			c.writing = true
 			go c.write()

@@ -23,7 +23,7 @@ const quiet = 200 * time.Millisecond
 type Endpoint struct {
 	cfg     Config
 	addr    netip.AddrPort
-	handler atomic.Pointer[Handler]
+	current atomic.Pointer[generation]
 	log     *slog.Logger
 	metrics *Metrics
 
@@ -57,7 +57,7 @@ func Listen(cfg Config, h Handler, log *slog.Logger, m *Metrics) (*Endpoint, err
 	e.conns = newConnSet(cfg.MaxConns, cfg.MaxConnsPerClient)
 	e.messages.New = func() any { return new(message) }
 	e.pool = newPool(e)
-	e.Swap(h)
+	e.current.Store(newGeneration(h))
 	for i, c := range udp {
 		w, err := newUDPWorker(e, c, uint8(i))
 		if err != nil {
@@ -71,10 +71,6 @@ func Listen(cfg Config, h Handler, log *slog.Logger, m *Metrics) (*Endpoint, err
 
 // Addr is the bound address and port.
 func (e *Endpoint) Addr() netip.AddrPort { return e.addr }
-
-// Swap makes h the handler of all queries from now on. Those that are being resolved
-// stay with the handler that they came to.
-func (e *Endpoint) Swap(h Handler) { e.handler.Store(&h) }
 
 // Progress returns when the slowest worker last turned its loop, which even an idle one
 // does every half second; a worker that hangs in its handler does not.
@@ -163,11 +159,15 @@ func (e *Endpoint) Run(ctx context.Context) error {
 
 // wakeLoops ends the waits of all loops, which then see that draining has begun.
 func (e *Endpoint) wakeLoops() {
-	past := time.Unix(1, 0)
+	e.wakeWorkers()
+	_ = e.listener.SetDeadline(time.Unix(1, 0))
+}
+
+// wakeWorkers ends the waits of the UDP loops.
+func (e *Endpoint) wakeWorkers() {
 	for _, w := range e.udp {
-		_ = w.conn.SetReadDeadline(past)
+		_ = w.conn.SetReadDeadline(time.Unix(1, 0))
 	}
-	_ = e.listener.SetDeadline(past)
 }
 
 // panicked counts and tells a panic of the handler.

@@ -108,12 +108,14 @@ func (p *pool) endLocked(n int) {
 // resolve asks the handler; a panic there becomes SERVFAIL.
 func (t *task) resolve(buf []byte) (reply []byte) {
 	defer func() {
+		t.gen.leave()
+		t.gen = nil
 		if r := recover(); r != nil {
 			t.pool.ep.panicked(r)
 			reply = wire.AppendError(buf[:0], t.query, wire.ServFail)
 		}
 	}()
-	reply = t.handler.Resolve(t.pool.ctx, buf[:0], t.query, t.from)
+	reply = t.gen.handler.Resolve(t.pool.ctx, buf[:0], t.query, t.from)
 	if len(reply) > maxMessage {
 		reply = wire.AppendError(buf[:0], t.query, wire.ServFail)
 	}

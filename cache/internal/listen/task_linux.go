@@ -12,12 +12,12 @@ import (
 // the buffer of the reply and where it goes. Between take and start it belongs to the
 // socket loop that took it, from start on to its own goroutine.
 type task struct {
-	pool    *pool
-	work    chan struct{}
-	handler Handler
-	query   []byte
-	from    wire.Origin
-	buf     []byte // for UDP
+	pool  *pool
+	work  chan struct{}
+	gen   *generation
+	query []byte
+	from  wire.Origin
+	buf   []byte // for UDP
 
 	// Where the reply goes: udp with hdr, or tcp.
 	udp *udpWorker
@@ -40,8 +40,9 @@ func newTask(p *pool) *task {
 }
 
 // start sets a filled task to work.
-func (t *task) start(h Handler, from wire.Origin) {
-	t.handler, t.from = h, from
+func (t *task) start(gen *generation, from wire.Origin) {
+	gen.join() // which its giver has not left
+	t.gen, t.from = gen, from
 	t.work <- struct{}{}
 }
 
@@ -81,5 +82,5 @@ func (t *task) serveUDP() bool {
 
 // clear lets go of what belongs to a question that is done with.
 func (t *task) clear() {
-	t.handler, t.udp, t.tcp, t.iov.Base = nil, nil, nil, nil
+	t.udp, t.tcp, t.iov.Base = nil, nil, nil
 }

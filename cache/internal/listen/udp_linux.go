@@ -31,6 +31,7 @@ type udpWorker struct {
 	sender sender
 
 	// The rest belongs to the loop.
+	gen      *generation
 	batch    *batch
 	next     int // packet of the batch to be served next
 	received time.Time
@@ -57,6 +58,8 @@ func newUDPWorker(e *Endpoint, c *net.UDPConn, lane uint8) (*udpWorker, error) {
 
 // run serves the socket until drain is closed, and then until it is dry or over is closed.
 func (w *udpWorker) run(drain, over <-chan struct{}) error {
+	w.gen = w.ep.join()
+	defer func() { w.gen.leave() }()
 	for {
 		w.turn(heartbeat)
 		select {
@@ -74,6 +77,16 @@ func (w *udpWorker) run(drain, over <-chan struct{}) error {
 func (w *udpWorker) turn(wait time.Duration) {
 	w.turned.Store(int64(time.Since(w.ep.born)))
 	_ = w.conn.SetReadDeadline(time.Now().Add(wait)) // fails on a closed socket only, as read will
+	w.follow()                                       // in this order; see Swap
+}
+
+// follow lets go of a handler that is not the current one any more.
+func (w *udpWorker) follow() {
+	if w.gen == w.ep.current.Load() {
+		return
+	}
+	w.gen.leave()
+	w.gen = w.ep.join()
 }
 
 // read serves what arrives until the deadline.
@@ -148,16 +161,16 @@ func (w *udpWorker) serveReady(fd uintptr) bool {
 
 // serve answers or hands over the first n packets of the batch.
 func (w *udpWorker) serve(n int) {
-	h := *w.ep.handler.Load()
+	w.follow()
 	for w.next = 0; w.next < n; {
-		w.serveRest(h, n)
+		w.serveRest(n)
 	}
 }
 
 // serveRest serves packets from w.next on; if the handler panics it answers for it and
 // returns with the rest still to do.
-func (w *udpWorker) serveRest(h Handler, n int) {
-	b := w.batch
+func (w *udpWorker) serveRest(n int) {
+	b, h := w.batch, w.gen.handler
 	defer func() {
 		if r := recover(); r != nil {
 			w.ep.panicked(r)
@@ -180,7 +193,7 @@ func (w *udpWorker) serveRest(h Handler, n int) {
 		from := wire.Origin{Client: client(&b.names[i]), Transport: wire.UDP, Lane: w.lane, Received: w.received}
 		reply, ok := h.Hit(b.out[i][:0], query, from)
 		if !ok {
-			if !w.handOver(h, i, query, from) {
+			if !w.handOver(i, query, from) {
 				w.ep.metrics.overload[wire.UDP].Inc()
 				w.answer(i, wire.AppendError(b.out[i][:0], query, wire.ServFail))
 			}
@@ -197,7 +210,7 @@ func (w *udpWorker) answer(i int, reply []byte) {
 }
 
 // handOver gives packet i to the pool; false if the pool is full.
-func (w *udpWorker) handOver(h Handler, i int, query []byte, from wire.Origin) bool {
+func (w *udpWorker) handOver(i int, query []byte, from wire.Origin) bool {
 	t := w.ep.pool.take()
 	if t == nil {
 		return false
@@ -214,7 +227,7 @@ func (w *udpWorker) handOver(h Handler, i int, query []byte, from wire.Origin) b
 		t.hdr.Control = &t.control[0]
 		t.hdr.Controllen = r.Controllen
 	}
-	t.start(h, from)
+	t.start(w.gen, from)
 	return true
 }
 
