@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -241,6 +242,34 @@ func TestDrainIsBounded(t *testing.T) {
 	r.end(t)
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("draining took %v", took)
+	}
+}
+
+// A flood that fills each batch does not keep the endpoint from draining: every question
+// that is answered puts another one into the socket.
+func TestDrainUnderFlood(t *testing.T) {
+	t.Parallel()
+	var client atomic.Pointer[net.Conn] // nil: no flood
+	r := start(t, Config{Sockets: 1, Drain: 300 * time.Millisecond}, stub{hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+		if c := client.Load(); c != nil {
+			_, _ = (*c).Write(query)
+		}
+		return echo(buf, query), true
+	}})
+	c := dial(t, "udp", r.Addr())
+	client.Store(&c)
+	for i := range uint16(4 * batchSize) {
+		if _, err := c.Write(question(i, "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	select {
+	case err := <-r.done:
+		r.done <- err
+	case <-time.After(5 * time.Second):
+		t.Error("Run has not returned")
+		client.Store(nil)
 	}
 }
 

@@ -123,16 +123,25 @@ func (w *udpWorker) drain(over <-chan struct{}) error {
 		return fmt.Errorf("draining %s over udp: %w", w.ep.addr, err)
 	}
 	return control(w.raw, func(fd int) error {
-		w.serveReady(uintptr(fd))
+		for w.serveReady(uintptr(fd)) {
+			select {
+			case <-over:
+				return nil
+			default:
+			}
+		}
 		return nil
 	})
 }
 
-// serveReady serves all packets in the buffer of fd. It returns false, for the poller to
-// wait for more: the poller reports each arrival, so that a batch which was not full
-// needs no second look.
+// stretch is how many full batches the loop serves before it looks whether to go on.
+const stretch = 16
+
+// serveReady serves the packets in the buffer of fd. It returns false when there are no
+// more, for the poller to wait: the poller reports each arrival, so that a batch which
+// was not full needs no second look. True means that there may be more.
 func (w *udpWorker) serveReady(fd uintptr) bool {
-	for {
+	for range stretch {
 		n, errno := w.batch.receive(fd)
 		switch errno {
 		case 0:
@@ -157,6 +166,7 @@ func (w *udpWorker) serveReady(fd uintptr) bool {
 		// Raw system calls never let go of the processor; others wait for it.
 		runtime.Gosched()
 	}
+	return true
 }
 
 // serve answers or hands over the first n packets of the batch.
