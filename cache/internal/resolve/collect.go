@@ -14,7 +14,7 @@ import (
 type descs struct {
 	requests, responses, doRequests, took, asked, replied                   *prometheus.Desc
 	entries, hits, misses, cacheRequests, stale, prefetch, drops, evictions *prometheus.Desc
-	cuts, busy                                                              *prometheus.Desc
+	cuts, busy, panics                                                      *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -42,6 +42,7 @@ func newDescs() descs {
 		evictions:     d("coredns_cache_evictions_total", "Answers that went for want of room.", "server", "type", "zones", "view"),
 		cuts:          d("nodedns_search_cut_total", "Replies derived from a name above that does not exist.", "server", "zones"),
 		busy:          d("nodedns_resolve_rejected_total", "Questions not asked because too many were under way.", "server", "zones"),
+		panics:        d("nodedns_refresh_panics_total", "Renewals of answers that ended in a panic.", "server", "zones"),
 	}
 }
 
@@ -49,7 +50,7 @@ func newDescs() descs {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
 	for _, desc := range []*prometheus.Desc{d.requests, d.responses, d.doRequests, d.took, d.asked, d.replied, d.entries,
-		d.hits, d.misses, d.cacheRequests, d.stale, d.prefetch, d.drops, d.evictions, d.cuts, d.busy} {
+		d.hits, d.misses, d.cacheRequests, d.stale, d.prefetch, d.drops, d.evictions, d.cuts, d.busy, d.panics} {
 		ch <- desc
 	}
 }
@@ -214,6 +215,7 @@ func (c *zoneCounts) collect(ch chan<- prometheus.Metric, d *descs, key siteKey)
 	counter(ch, d.drops, c.drops.Load(), key.server, key.zone, "")
 	counter(ch, d.cuts, c.cuts.Load(), key.server, key.zone)
 	counter(ch, d.busy, c.busy.Load(), key.server, key.zone)
+	counter(ch, d.panics, c.panics.Load(), key.server, key.zone)
 	z := c.zone.Load()
 	if z == nil || z.store == nil {
 		return

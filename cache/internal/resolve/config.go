@@ -77,6 +77,8 @@ type ZoneConfig struct {
 	QueryLog func(LogRecord)
 	// ErrorLog gets a record for a query that failed, at most ten a second. Nil means none.
 	ErrorLog *slog.Logger
+	// Log gets what must never happen: a panic where no client waits. Nil means none.
+	Log *slog.Logger
 }
 
 // CacheConfig is the cache directive.

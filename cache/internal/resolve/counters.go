@@ -224,6 +224,6 @@ func (c *counters) observe(start time.Time) {
 
 // zoneCounts count what does not hang on a reply.
 type zoneCounts struct {
-	prefetches, drops, cuts, busy atomic.Uint64
-	zone                          atomic.Pointer[Zone] // the one that counts now; nil: served no more
+	prefetches, drops, cuts, busy, panics atomic.Uint64
+	zone                                  atomic.Pointer[Zone] // the one that counts now; nil: served no more
 }

@@ -29,7 +29,7 @@ func (z *Zone) hit(dst []byte, q *wire.Query, from wire.Origin) (reply []byte, h
 				z.refresh(e, false)
 				return z.fromStale(dst, q, from, e)
 			}
-			if e.Resting(now) {
+			if e.Resting(now) && !e.Refreshing() {
 				return z.fromStale(dst, q, from, e)
 			}
 			return nil, 0, false

@@ -40,23 +40,21 @@ func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire
 	return z.fromOutcome(dst, q, from, out)
 }
 
-// resolveStale answers q for which old may be given.
+// resolveStale answers q for which old may be given. With verify all who ask wait for the
+// same renewal, until the time that its first asker has for it.
 func (z *Zone) resolveStale(ctx context.Context, dst []byte, q *wire.Query, from wire.Origin, old *store.Entry) ([]byte, source) {
-	now := z.store.Now()
 	if !z.cfg.Cache.Stale.Verify {
 		z.refresh(old, false)
-	} else if !old.Resting(now) {
-		if done := z.refresh(old, false); done != nil {
-			timer := time.NewTimer(z.cfg.Cache.Stale.VerifyTimeout)
-			defer timer.Stop()
-			select {
-			case out := <-done:
-				if out.err == nil && !out.failed {
-					return z.fromOutcome(dst, q, from, out)
-				}
-			case <-timer.C:
-			case <-ctx.Done():
+	} else if renewal := z.verify(old); renewal != nil {
+		timer := time.NewTimer(renewal.until - z.store.Now())
+		defer timer.Stop()
+		select {
+		case <-renewal.done:
+			if out := renewal.out; out.err == nil && !out.failed {
+				return z.fromOutcome(dst, q, from, out)
 			}
+		case <-timer.C:
+		case <-ctx.Done():
 		}
 	}
 	reply, how, _ := z.fromStale(dst, q, from, old)
@@ -99,9 +97,7 @@ func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant
 			return &outcome{err: wire.ErrBusy}
 		}
 		if leader {
-			out := z.fetch(ctx, s, question, variant)
-			z.flights.land(key, fl, out)
-			return out
+			return z.lead(ctx, s, question, variant, key, fl)
 		}
 		select {
 		case <-fl.done:
@@ -114,4 +110,16 @@ func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant
 			return &outcome{err: ctx.Err()}
 		}
 	}
+}
+
+// errPanic is what those who joined a flight are told when its leader panicked.
+var errPanic = errors.New("panic while asking upstream")
+
+// lead fetches the answer to a question for all who joined its flight. A panic goes on to
+// the caller but lands the flight, or everybody would wait for it from then on.
+func (z *Zone) lead(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, key string, fl *flight) *outcome {
+	out := &outcome{err: errPanic}
+	defer func() { z.flights.land(key, fl, out) }()
+	out = z.fetch(ctx, s, question, variant)
+	return out
 }

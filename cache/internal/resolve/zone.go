@@ -27,11 +27,11 @@ type Zone struct {
 	attached sync.Once
 	extra    *zoneCounts // set before the zone is served
 
-	ctx        context.Context // of background work
-	stop       context.CancelFunc
-	mu         sync.Mutex // guards refreshing against Close
-	bg         sync.WaitGroup
-	refreshing int
+	ctx      context.Context // of background work
+	stop     context.CancelFunc
+	bg       sync.WaitGroup
+	mu       sync.Mutex // guards what follows, and bg against Close
+	renewals map[*store.Entry]*renewal
 }
 
 type route struct {
@@ -55,6 +55,7 @@ func NewZone(cfg ZoneConfig) (*Zone, error) {
 		disableSuccess: mustNames(cfg.Cache.DisableSuccess),
 		disableDenial:  mustNames(cfg.Cache.DisableDenial),
 		errorLog:       limitedLog{log: cfg.ErrorLog},
+		renewals:       make(map[*store.Entry]*renewal),
 	}
 	for _, r := range cfg.Rewrites {
 		rule, err := newRule(r)

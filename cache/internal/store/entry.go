@@ -133,3 +133,6 @@ func (e *Entry) EndRefresh(before time.Duration) { e.retry.Store(int64(before)) 
 // Resting tells whether a refresh runs or failed so lately that BeginRefresh would
 // refuse.
 func (e *Entry) Resting(now time.Duration) bool { return e.retry.Load() > int64(now) }
+
+// Refreshing tells whether a refresh runs.
+func (e *Entry) Refreshing() bool { return e.retry.Load() == math.MaxInt64 }

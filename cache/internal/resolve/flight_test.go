@@ -1,0 +1,134 @@
+package resolve
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
+)
+
+// panicky is an upstream with a bug that shows while on is set.
+type panicky struct {
+	upstreamFunc
+	on atomic.Bool
+}
+
+func (p *panicky) Exchange(ctx context.Context, query []byte) ([]byte, error) {
+	time.Sleep(time.Millisecond)
+	if p.on.Load() {
+		panic("index out of range")
+	}
+	return p.upstreamFunc.Exchange(ctx, query)
+}
+
+// TestPanicLandsTheFlight: those who joined it get a failure at once, and the next one asks
+// anew.
+func TestPanicLandsTheFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := &panicky{upstreamFunc: answers(t, "a.test. 60 IN A 192.0.2.1")}
+		up.on.Store(true)
+		r := newTestRouter(t, nil, up)
+		query := packedQuery("a.test.", dns.TypeA, false, false)
+		go func() {
+			defer func() {
+				if recover() == nil { // as package listen does
+					t.Error("the panic is hidden from who counts it")
+				}
+			}()
+			answer(t.Context(), r, query, client(wire.UDP))
+		}()
+		time.Sleep(time.Microsecond)
+		start := time.Now()
+		if m := ask(t, r, query, client(wire.UDP)); m.Rcode != dns.RcodeServerFailure || time.Since(start) > time.Millisecond {
+			t.Errorf("who joined waits %v for %v", time.Since(start), m)
+		}
+		up.on.Store(false)
+		if m := ask(t, r, query, client(wire.UDP)); len(m.Answer) != 1 {
+			t.Errorf("the next one gets %v", m)
+		}
+	})
+}
+
+// TestPanicOfARenewal neither ends the process nor keeps the answer from being renewed
+// later.
+func TestPanicOfARenewal(t *testing.T) {
+	for _, verify := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			up := &panicky{upstreamFunc: answers(t, "a.test. 5 IN A 192.0.2.1")}
+			r := newTestRouter(t, func(c *ZoneConfig) {
+				c.Cache.Stale = StaleConfig{For: time.Hour, Verify: verify}
+				c.Log = slog.New(slog.NewTextHandler(&log, nil))
+			}, up)
+			query := packedQuery("a.test.", dns.TypeA, false, false)
+			ask(t, r, query, client(wire.UDP))
+			time.Sleep(time.Minute)
+			up.on.Store(true)
+			start := time.Now()
+			if m := ask(t, r, query, client(wire.UDP)); len(m.Answer) != 1 || time.Since(start) > time.Millisecond {
+				t.Errorf("verify %v: after %v %v", verify, time.Since(start), m)
+			}
+			time.Sleep(time.Minute) // past the rest
+			z := r.sites[0].zone
+			if z.extra.panics.Load() != 1 || !strings.Contains(log.String(), "index out of range") {
+				t.Errorf("verify %v: %d panics counted, log %q", verify, z.extra.panics.Load(), log.String())
+			}
+			up.on.Store(false)
+			ask(t, r, query, client(wire.UDP))
+			synctest.Wait()
+			time.Sleep(time.Second)
+			if m := ask(t, r, query, client(wire.UDP)); len(m.Answer) != 1 || m.Answer[0].Header().Ttl > 5 {
+				t.Errorf("verify %v: not renewed: %v", verify, m)
+			}
+		})
+	}
+}
+
+// TestVerifyIsForAll: everybody who asks while a stale answer is verified waits for the new
+// one, and nobody longer than the first.
+func TestVerifyIsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newScriptUpstream()
+		up.set(t, []string{"a.test.", "A"}, []string{"answer a.test. 5 IN A 192.0.2.1"})
+		r := newTestRouter(t, func(c *ZoneConfig) { c.Cache.Stale = StaleConfig{For: time.Hour, Verify: true} }, up)
+		query := packedQuery("a.test.", dns.TypeA, false, false)
+		ask(t, r, query, client(wire.UDP))
+		burst := func(apart time.Duration) (replies map[string]int, last time.Duration) {
+			replies = make(map[string]int)
+			results := make(chan string)
+			start := time.Now()
+			for i := range 10 {
+				go func() {
+					time.Sleep(time.Duration(i) * apart)
+					results <- ask(t, r, query, client(wire.UDP)).Answer[0].(*dns.A).A.String()
+				}()
+			}
+			for range 10 {
+				replies[<-results]++
+			}
+			return replies, time.Since(start)
+		}
+		time.Sleep(time.Minute)
+		up.set(t, []string{"a.test.", "A", "delay=2ms"}, []string{"answer a.test. 5 IN A 192.0.2.2"})
+		up.asked()
+		if got, _ := burst(0); got["192.0.2.2"] != 10 {
+			t.Errorf("replies %v", got)
+		}
+		if asked := strings.Count(up.asked(), "asked"); asked != 1 {
+			t.Errorf("upstream was asked %d times", asked)
+		}
+		time.Sleep(time.Minute)
+		up.set(t, []string{"a.test.", "A"}, []string{"hang"})
+		if got, took := burst(300 * time.Millisecond); got["192.0.2.2"] != 10 || took > 2700*time.Millisecond {
+			t.Errorf("with a silent upstream: %v after %v", got, took)
+		}
+	})
+}
