@@ -64,7 +64,7 @@ func cutLevels(name, zone []byte) (levels [2]cutLevel, n int) {
 	}
 	switch top := name[offs[0]+1 : offs[0]+1+int(name[offs[0]])]; string(top) {
 	case "svc":
-		if count > 1 && name[offs[1]+1] == '_' {
+		if name[offs[1]+1] == '_' {
 			return levels, 0
 		}
 		add(1, true)
@@ -82,6 +82,24 @@ func levelQuestion(buf []byte, name []byte, off int) []byte {
 	return append(append(buf, name[off:]...), 0, wire.TypeA, 0, wire.ClassIN)
 }
 
+// An answer that a cut gives must be the one that would have come without it. So names
+// that are answered on the spot are not cut, nor those that a rewrite rule touches, nor
+// is what would go another way than the level; and what was answered on the spot at a
+// level says nothing about names below.
+
+// cutsAtOnce tells whether a cut can be applied before the zone's local answerers and
+// rewrite rules have seen the name.
+func (z *Zone) cutsAtOnce() bool { return z.cut != nil && len(z.cfg.Local) == 0 && len(z.rules) == 0 }
+
+// mayCut tells whether a denial of the level at off may settle a question for name.
+func (z *Zone) mayCut(name []byte, off int) bool {
+	level, way := name[off:], z.route(name)
+	return way != nil && way == z.route(level) && under(level, z.names) && z.cacheFor(level) != nil
+}
+
+// rewritten tells whether a rewrite rule touches the question.
+func (z *Zone) rewritten(question []byte) bool { return z.rewrite(question).original != nil }
+
 // findCut returns a fresh entry that settles q because a name above q's does not exist.
 func (z *Zone) findCut(s *store.Store, q *wire.Query, now time.Duration) *store.Entry {
 	if q.Class != wire.ClassIN {
@@ -90,6 +108,9 @@ func (z *Zone) findCut(s *store.Store, q *wire.Query, now time.Duration) *store.
 	name := q.Name()
 	levels, n := z.cut.levels(name)
 	for _, level := range levels[:n] {
+		if !z.mayCut(name, level.off) {
+			continue
+		}
 		var buf [260]byte
 		e := s.Get(levelQuestion(buf[:0], name, level.off), q.Variant())
 		if e != nil && e.Left(now) > 0 && e.Cuts() {
@@ -100,37 +121,48 @@ func (z *Zone) findCut(s *store.Store, q *wire.Query, now time.Duration) *store.
 }
 
 // learnCut answers q from a name above it that does not exist, asking upstream for that
-// name if nothing is known about it. It returns nil if q has to be asked for itself.
-func (z *Zone) learnCut(ctx context.Context, dst []byte, q *wire.Query, from wire.Origin, s *store.Store) []byte {
-	now := s.Now()
-	if e := z.findCut(s, q, now); e != nil {
-		return z.fromCut(dst, q, from, e, now)
-	}
-	if q.Class != wire.ClassIN {
-		return nil
+// name if nothing is known about it. It returns nil if q has to be asked for itself. No
+// local answerer has an answer to q.
+func (z *Zone) learnCut(ctx context.Context, dst []byte, q *wire.Query, from wire.Origin, s *store.Store) ([]byte, source) {
+	if q.Class != wire.ClassIN || z.rewritten(q.Question()) {
+		return nil, 0
 	}
 	name := q.Name()
 	levels, n := z.cut.levels(name)
 	for _, level := range levels[:n] {
+		question := levelQuestion(nil, name, level.off)
+		if !z.mayCut(name, level.off) || z.rewritten(question) {
+			continue
+		}
+		now := s.Now()
+		e := s.Get(question, q.Variant())
+		switch {
+		case e == nil || e.Left(now) <= 0:
+		case e.Cuts():
+			return z.fromCut(dst, q, from, e, now), hitDenial
+		case isFailure(e.Rcode()):
+			return nil, 0 // RFC 9520 section 3.2: it is not asked again so soon
+		default:
+			continue
+		}
 		label := name[level.off+1 : level.off+1+int(name[level.off])]
 		if !z.cut.worthAsking(name[level.off:], label, level, now) {
 			continue
 		}
-		question := levelQuestion(nil, name, level.off)
 		out := z.ask(ctx, s, question, q.Variant(), from)
 		switch {
 		case out.err != nil || out.failed:
-			return nil // q itself may fare better
+			return nil, 0 // q itself may fare better
 		case out.answer.Cuts():
 			z.cut.denied(label, level)
 			t := z.terms(from)
 			t.EDE = wire.EDESynthesized
 			z.extra.cuts.Add(1)
-			return out.answer.AppendCut(dst, q, t)
+			return out.answer.AppendCut(dst, q, t), out.how
 		}
 		z.cut.exists(name[level.off:], s.Now())
 	}
-	return nil
+	return nil, 0
 }
 
 const (

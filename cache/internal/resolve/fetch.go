@@ -52,12 +52,12 @@ func (z *Zone) readLocal(s *store.Store, question []byte, variant wire.Variant, 
 func (z *Zone) fetch(ctx context.Context, s *store.Store, question []byte, variant wire.Variant) *outcome {
 	name := question[:len(question)-4]
 	asked := z.rewrite(question)
-	up := z.route(asked.name())
-	if up == nil {
+	way := z.route(asked.name())
+	if way == nil {
 		return z.failed(question, wire.ErrNoUpstream)
 	}
 	var r wire.Reply
-	err := z.exchange(ctx, up, asked, question, variant, &r)
+	err := z.exchange(ctx, way.upstream, asked, question, variant, &r)
 	if err != nil {
 		if s != nil && memorable(ctx, err) {
 			z.keepFailure(s, question, variant)
@@ -98,11 +98,11 @@ func (z *Zone) exchange(ctx context.Context, up Upstream, asked asked, question 
 	return nil
 }
 
-// route returns the upstream for a name, or nil.
-func (z *Zone) route(name []byte) Upstream {
-	for _, r := range z.routes {
-		if wire.Under(name, r.from) && !under(name, r.except) {
-			return r.upstream
+// route returns the way for a name, or nil.
+func (z *Zone) route(name []byte) *route {
+	for i := range z.routes {
+		if r := &z.routes[i]; wire.Under(name, r.from) && !under(name, r.except) {
+			return r
 		}
 	}
 	return nil

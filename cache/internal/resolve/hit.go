@@ -12,6 +12,10 @@ func (z *Zone) hit(dst []byte, q *wire.Query, from wire.Origin) (reply []byte, h
 	if z.cfg.QueryLog != nil {
 		return nil, 0, false
 	}
+	return z.fromMemory(dst, q, from)
+}
+
+func (z *Zone) fromMemory(dst []byte, q *wire.Query, from wire.Origin) (reply []byte, how source, ok bool) {
 	s := z.cacheFor(q.Name())
 	if s == nil {
 		return nil, 0, false
@@ -35,7 +39,7 @@ func (z *Zone) hit(dst []byte, q *wire.Query, from wire.Origin) (reply []byte, h
 			return nil, 0, false
 		}
 	}
-	if z.cut != nil {
+	if z.cutsAtOnce() {
 		if e := z.findCut(s, q, now); e != nil {
 			if z.prefetchDue(e, now) {
 				z.refresh(e, true)

@@ -14,12 +14,14 @@ func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire
 	if z.cfg.QueryLog != nil {
 		start := time.Now()
 		defer func() { z.logQuery(q, from, reply, time.Since(start)) }()
+		if reply, how, ok := z.fromMemory(dst, q, from); ok { // which hit has left to us
+			return reply, how
+		}
 	}
 	s := z.cacheFor(q.Name())
-	var e *store.Entry
 	if s != nil {
 		now := s.Now()
-		e = s.Get(q.Question(), q.Variant())
+		e := s.Get(q.Question(), q.Variant())
 		switch {
 		case e == nil:
 		case z.state(e, now) == fresh: // another client's question brought it meanwhile
@@ -31,12 +33,15 @@ func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire
 	}
 	ctx, cancel := context.WithTimeout(ctx, z.cfg.Timeout)
 	defer cancel()
+	if out := z.askLocal(s, q.Question(), q.Variant(), from); out != nil {
+		return z.fromOutcome(dst, q, from, out)
+	}
 	if z.cut != nil && s != nil {
-		if reply = z.learnCut(ctx, dst, q, from, s); reply != nil {
-			return reply, hitDenial
+		if reply, how = z.learnCut(ctx, dst, q, from, s); reply != nil {
+			return reply, how
 		}
 	}
-	out := z.ask(ctx, s, q.Question(), q.Variant(), from)
+	out := z.askUpstream(ctx, s, q.Question(), q.Variant())
 	return z.fromOutcome(dst, q, from, out)
 }
 
@@ -80,12 +85,18 @@ func explain(err error) wire.EDE {
 	return wire.EDENetworkError
 }
 
-// ask returns the outcome of a question, joining those who ask the same. ctx bounds how
-// long it takes.
+// ask returns the outcome of a question, made on the spot or upstream. ctx bounds how long
+// it takes.
 func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
 	if out := z.askLocal(s, question, variant, from); out != nil {
 		return out
 	}
+	return z.askUpstream(ctx, s, question, variant)
+}
+
+// askUpstream returns the outcome of a question that nobody answers on the spot, joining
+// those who ask the same.
+func (z *Zone) askUpstream(ctx context.Context, s *store.Store, question []byte, variant wire.Variant) *outcome {
 	if err := ctx.Err(); err != nil {
 		return &outcome{err: err} // spent on asking for a name above
 	}

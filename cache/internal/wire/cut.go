@@ -1,10 +1,11 @@
 package wire
 
 // Cuts tells whether a can stand for any name below its own: a name error with a sound
-// SOA record and no aliases (RFC 8020). Other records of the authority section are of
+// SOA record and no aliases (RFC 8020), and not one made on the spot, which is about its
+// own name and no other. Other records of the authority section are of
 // no use for another name.
 func (a *Answer) Cuts() bool {
-	if a.rcode != NXDomain || a.an != 0 || a.ns != 1 || a.ar != 0 || a.flags&answerTC != 0 || a.records > maxCut {
+	if a.rcode != NXDomain || a.an != 0 || a.ns != 1 || a.ar != 0 || a.flags&(answerTC|answerAA) != 0 || a.records > maxCut {
 		return false
 	}
 	rtype := a.ttlOffset(0) - headerLen - 4
