@@ -86,10 +86,14 @@ func (c *counters) collect(ch chan<- prometheus.Metric, d *descs, key siteKey) {
 		t.asked[proto].collect(ch, d.asked, key, name)
 		t.replied[proto].collect(ch, d.replied, key, name)
 	}
-	var bySource [sources]uint64
+	var bySource [lateHits]uint64
+	untimed := uint64(0)
 	for how, byRcode := range t.responses {
 		for _, n := range byRcode {
-			bySource[how] += n
+			bySource[source(how).prompt()] += n
+			if source(how) >= hitSuccess && source(how) < lateHits {
+				untimed += n
+			}
 		}
 	}
 	for label, byRcode := range t.byLabel() {
@@ -100,22 +104,22 @@ func (c *counters) collect(ch chan<- prometheus.Metric, d *descs, key siteKey) {
 		}
 	}
 	counter(ch, d.doRequests, t.do, key.server, key.zone, "")
-	hits := bySource[hitSuccess] + bySource[hitDenial] + bySource[staleSuccess] + bySource[staleDenial]
-	c.collectDurations(ch, d, key, hits)
+	c.collectDurations(ch, d, key, untimed)
 	if !c.cached.Load() {
 		return
 	}
+	found := bySource[hitSuccess] + bySource[hitDenial] + bySource[staleSuccess] + bySource[staleDenial]
 	misses := bySource[bySelf] + bySource[byForward] + bySource[byLocal]
 	counter(ch, d.hits, bySource[hitSuccess]+bySource[staleSuccess], key.server, store.Success.String(), key.zone, "")
 	counter(ch, d.hits, bySource[hitDenial]+bySource[staleDenial], key.server, store.Denial.String(), key.zone, "")
 	counter(ch, d.misses, misses, key.server, key.zone, "")
-	counter(ch, d.cacheRequests, hits+misses, key.server, key.zone, "")
+	counter(ch, d.cacheRequests, found+misses, key.server, key.zone, "")
 	counter(ch, d.stale, bySource[staleSuccess]+bySource[staleDenial], key.server, key.zone, "")
 }
 
-func (c *counters) collectDurations(ch chan<- prometheus.Metric, d *descs, key siteKey, hits uint64) {
+func (c *counters) collectDurations(ch chan<- prometheus.Metric, d *descs, key siteKey, untimed uint64) {
 	buckets := make(map[float64]uint64, timeSlots)
-	n := hits
+	n := untimed
 	limit := firstTimeLimit
 	for i := range c.durations {
 		n += c.durations[i].Load()

@@ -12,19 +12,41 @@ type source uint8
 
 const (
 	bySelf source = iota // refusals and failures of our own
+	byForward
+	byLocal
 	hitSuccess
 	hitDenial
 	staleSuccess
 	staleDenial
-	byForward
-	byLocal
 
-	sources
+	hits = 4 // of them
+
+	// The same again, from Resolve: a hit that waited for the query log, for another's
+	// question or for the verification of a stale answer. Those are timed.
+	lateHits = hitSuccess + hits
+
+	sources = lateHits + hits
 )
+
+// late returns s as a reply by Resolve counts.
+func (s source) late() source {
+	if s >= hitSuccess && s < lateHits {
+		return s + hits
+	}
+	return s
+}
+
+// prompt is the reverse of late.
+func (s source) prompt() source {
+	if s >= lateHits {
+		return s - hits
+	}
+	return s
+}
 
 // label returns the value of the plugin label of the responses metric.
 func (s source) label() string {
-	switch s {
+	switch s.prompt() {
 	case hitSuccess, hitDenial, staleSuccess, staleDenial:
 		return "cache"
 	case byForward:
@@ -123,7 +145,7 @@ func sizeSlot(n int) int {
 type counters struct {
 	lanes [laneCount]atomic.Pointer[lane]
 
-	durations [timeSlots]atomic.Uint64 // of replies that did not come from memory
+	durations [timeSlots]atomic.Uint64 // of replies by Resolve
 	took      atomic.Int64
 	cached    atomic.Bool // the zone has a cache
 }
@@ -206,9 +228,8 @@ func (c *counters) now() time.Time {
 	return time.Now()
 }
 
-// observe notes how long a reply took that did not come from memory. Hits are not timed:
-// they take less than the lowest bucket holds, and timing them would cost a tenth of
-// what they take.
+// observe notes how long a reply by Resolve took. Those by Hit are not timed: they take
+// less than the lowest bucket holds, and timing them would cost a tenth of what they take.
 func (c *counters) observe(start time.Time) {
 	if c == nil {
 		return

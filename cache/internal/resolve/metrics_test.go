@@ -139,21 +139,7 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 	first := run(shared)
 	run(shared) // a hit
 	first.Close()
-	value := func(name string) float64 {
-		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum := 0.0
-		for _, f := range families {
-			for _, m := range f.GetMetric() {
-				if f.GetName() == name {
-					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-				}
-			}
-		}
-		return sum
-	}
+	value := func(name string) float64 { return sum(t, reg, name) }
 	if v := value("coredns_cache_entries"); v != 1 {
 		t.Errorf("entries %v in the store that both zones use", v)
 	}
@@ -190,4 +176,59 @@ func TestTypeLabels(t *testing.T) {
 			t.Errorf("slot %d: %s", slot, label)
 		}
 	}
+}
+
+// TestEachReplyIsCountedOnce: with the query log, which leaves hits to Resolve, as without;
+// and a cut for which upstream was asked is no hit.
+func TestEachReplyIsCountedOnce(t *testing.T) {
+	for _, logged := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			up := newScriptUpstream()
+			up.set(t, []string{"*", "A"}, []string{"rcode NXDOMAIN", "authority cluster.local. 30 IN SOA ns. h. 1 2 3 4 30"})
+			up.set(t, []string{"web.cluster.local.", "A"}, []string{"answer web.cluster.local. 30 IN A 192.0.2.1"})
+			z := newTestZone(t, func(c *ZoneConfig) {
+				c.Names, c.SearchCut = []string{"cluster.local"}, []string{"cluster.local"}
+				c.Cache.Prefetch = PrefetchConfig{Amount: 2, Percent: 50}
+				if logged {
+					c.QueryLog = func(LogRecord) {}
+				}
+			}, up)
+			r := NewRouter(RouterConfig{Server: "dns://:53", Zones: []*Zone{z}, Metrics: NewMetrics(reg)})
+			for range 20 {
+				ask(t, r, packedQuery("web.cluster.local.", dns.TypeA, false, false), client(wire.UDP))
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			ask(t, r, packedQuery("www.com.cluster.local.", dns.TypeA, false, false), client(wire.UDP))
+			ask(t, r, packedQuery("ftp.com.cluster.local.", dns.TypeA, false, false), client(wire.UDP))
+			for name, want := range map[string]float64{
+				"coredns_dns_requests_total": 22, "coredns_dns_request_duration_seconds": 22, "coredns_cache_requests_total": 22,
+				"coredns_cache_misses_total": 2, "coredns_cache_hits_total": 20, "coredns_cache_prefetch_total": 1, "nodedns_search_cut_total": 2,
+			} {
+				if got := sum(t, reg, name); got != want {
+					t.Errorf("logged %v: %s is %v, want %v", logged, name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// sum adds up all series of a metric: values, and for a histogram the number of its
+// observations.
+func sum(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return total
 }

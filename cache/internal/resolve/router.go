@@ -117,7 +117,7 @@ func (r *Router) Resolve(ctx context.Context, buf, query []byte, from wire.Origi
 	s := r.find(&q)
 	start := s.now()
 	reply, how := s.zone.resolve(ctx, buf[:0], &q, from)
-	s.count(&q, reply, from, how)
+	s.count(&q, reply, from, how.late())
 	s.observe(start)
 	return reply
 }
