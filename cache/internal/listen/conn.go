@@ -17,13 +17,15 @@ const (
 	// smallBuffer is the read buffer of a connection whose queries are of usual size.
 	smallBuffer = 1024
 
-	// highWater is the size of the replies waiting for one client above which nothing
-	// more is read from it.
+	// highWater is the size of the replies waiting for one connection above which
+	// nothing more is read from it.
 	highWater = 256 << 10
 
-	// maxQueued bounds the replies waiting for all clients of an Endpoint together;
-	// beyond it a client that leaves its replies lying is cut off.
-	maxQueued = 32 << 20
+	// maxQueued bounds the replies waiting for all clients of an Endpoint together.
+	// Beyond it a connection is cut off whose replies would take more than fairShare,
+	// so that no more wait than maxQueued and MaxConns times fairShare, 32 MiB.
+	maxQueued = 16 << 20
+	fairShare = 8 << 10
 )
 
 // conn is one TCP connection: a goroutine that reads and answers hits, tasks that answer
@@ -40,8 +42,9 @@ type conn struct {
 	started time.Time // when the first octet of an unfinished message came
 
 	mu       sync.Mutex
-	changed  sync.Cond // of pending, writing, broken and the size of out
+	changed  sync.Cond // of pending, writing, broken and unsent
 	out      []byte    // framed replies that wait for the writer
+	unsent   int       // size of out and of what is being written
 	spare    []byte    // the writer's last buffer, to be used again
 	writing  bool      // somebody is the writer
 	broken   bool      // nothing can be written any more
@@ -91,7 +94,7 @@ func (c *conn) serveBuffered() bool {
 			break
 		}
 		size := int(binary.BigEndian.Uint16(rest))
-		if size < headerLen {
+		if size < headerLen || size > tcpQuery {
 			return false
 		}
 		if len(rest) < 2+size {
@@ -185,7 +188,7 @@ func (c *conn) hasRoom() bool {
 }
 
 func (c *conn) hasRoomLocked() bool {
-	return !c.broken && c.pending < c.ep.cfg.MaxPipeline && len(c.out) <= highWater
+	return !c.broken && c.pending < c.ep.cfg.MaxPipeline && c.unsent <= highWater
 }
 
 // roomForMore waits while the client has as many questions open, or as many replies

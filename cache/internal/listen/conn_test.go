@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,8 @@ func TestPipelining(t *testing.T) {
 			return nil, false
 		},
 		resolve: func(_ context.Context, buf, query []byte, from wire.Origin) []byte {
-			if cap(buf) < maxMessage || from.Transport != wire.TCP {
+			// Not more: each question of a slow upstream holds one.
+			if cap(buf) != udpReply || from.Transport != wire.TCP {
 				t.Errorf("capacity %d over %v", cap(buf), from.Transport)
 			}
 			if query[13] == 's' {
@@ -60,7 +62,7 @@ func TestPipelining(t *testing.T) {
 func TestFramingInPieces(t *testing.T) {
 	t.Parallel()
 	r := start(t, Config{}, stub{})
-	big := append(question(3, "big"), bytes.Repeat([]byte{0xab}, 60000)...)
+	big := append(question(3, "big"), bytes.Repeat([]byte{0xab}, tcpQuery-100)...)
 	stream := frame(question(1, "a"), question(2, "b"), big, question(4, "c"))
 	for _, size := range []int{1, 2, 3, 7, 40, 1024, 1026, 4096} {
 		c := dial(t, "tcp", r.Addr())
@@ -69,7 +71,7 @@ func TestFramingInPieces(t *testing.T) {
 			for rest := stream; len(rest) > 0; {
 				n := min(size, len(rest))
 				if size < 40 && len(rest) < len(stream)-200 && len(rest) > 200 {
-					n = min(1000, len(rest)-200) // the middle of the big one in larger pieces
+					n = min(500, len(rest)-200) // the middle of the big one in larger pieces
 				}
 				if _, err := c.Write(rest[:n]); err != nil {
 					sent <- err
@@ -278,40 +280,103 @@ func TestSlowWriteEnds(t *testing.T) {
 	}
 }
 
-// What is queued for clients is bounded, whatever they ask and do not read.
+// What is queued for clients is bounded, whatever they ask and do not read: by few
+// connections with much under way, or by many with little.
 func TestQueuedRepliesAreBounded(t *testing.T) {
-	t.Parallel()
-	r := start(t, Config{WriteTimeout: time.Hour}, stub{resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
-		return append(echo(buf, query), make([]byte, 60000)...)
-	}})
-	var conns []net.Conn
-	for range 16 {
-		c := dial(t, "tcp", r.Addr())
-		conns = append(conns, c)
-		go func() {
-			for i := range 2000 {
-				if _, err := c.Write(frame(question(uint16(i), "a"))); err != nil {
-					return
+	for _, tc := range []struct {
+		name  string
+		conns int
+		size  int
+		hit   bool
+	}{{"few", 16, 30000, false}, {"many", 250, 10000, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			answer := func(buf, query []byte) []byte {
+				return append(echo(buf, query), make([]byte, tc.size)...)
+			}
+			underWay, release := make(chan struct{}, 1<<16), make(chan struct{})
+			r := start(t, Config{WriteTimeout: time.Hour}, stub{
+				hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+					return answer(buf, query), tc.hit
+				},
+				resolve: func(_ context.Context, buf, query []byte, _ wire.Origin) []byte {
+					underWay <- struct{}{}
+					<-release
+					return answer(buf, query)
+				},
+			})
+			var conns []net.Conn
+			var askers sync.WaitGroup
+			for range tc.conns {
+				c := dial(t, "tcp", r.Addr())
+				if err := c.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, c)
+				askers.Go(func() {
+					queries := bytes.Repeat(frame(question(1, "a")), 200)
+					for {
+						if _, err := c.Write(queries); err != nil {
+							return
+						}
+					}
+				})
+			}
+			if !tc.hit {
+				for range tc.conns * r.cfg.MaxPipeline {
+					<-underWay
 				}
 			}
-		}()
+			close(release)
+			// A goroutine counts its reply before it sees that there is no room.
+			slack := int64(r.cfg.MaxConns*fairShare + tc.conns*tc.size)
+			eventually(t, "the bound to bite", func() bool {
+				if n := r.queued.Load(); n > maxQueued+slack {
+					t.Fatalf("%d octets queued", n)
+				}
+				return r.value(t, "nodedns_tcp_connections_closed_total", "reason", "slow_write") > float64(tc.conns)/4
+			})
+			for _, c := range conns {
+				c.Close()
+			}
+			askers.Wait()
+			eventually(t, "the queues to empty", func() bool { return r.queued.Load() == 0 })
+		})
 	}
-	eventually(t, "the bound to bite", func() bool {
-		if n := r.queued.Load(); n > maxQueued+int64(r.cfg.MaxPipeline*maxMessage) {
-			t.Fatalf("%d octets queued", n)
+}
+
+// A connection does not keep the room that its largest burst took.
+func TestIdleConnectionHoldsLittle(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{}, stub{hit: func(buf, query []byte, _ wire.Origin) ([]byte, bool) {
+		return append(echo(buf, query), make([]byte, 60000)...), true
+	}})
+	c := dial(t, "tcp", r.Addr())
+	const n = 20
+	for range n {
+		if _, err := c.Write(frame(question(1, "a"), question(2, "b"))); err != nil {
+			t.Fatal(err)
 		}
-		return r.value(t, "nodedns_tcp_connections_closed_total", "reason", "slow_write") > 0
-	})
-	for _, c := range conns {
-		c.Close()
 	}
-	eventually(t, "the queues to empty", func() bool { return r.queued.Load() == 0 })
+	for range 2 * n {
+		readFrame(t, c)
+	}
+	r.conns.mu.Lock()
+	defer r.conns.mu.Unlock()
+	for c := range r.conns.conns {
+		eventually(t, "the connection to be idle", func() bool { _, idle := c.idleSince(); return idle })
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if held := cap(c.out) + cap(c.spare); held > 2*fairShare {
+			t.Errorf("an idle connection holds %d octets", held)
+		}
+	}
 }
 
 func TestGarbageEndsConnection(t *testing.T) {
 	t.Parallel()
 	r := start(t, Config{}, stub{})
-	for _, garbage := range [][]byte{{0, 0}, {0, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}} {
+	huge := frame(append(question(2, "b"), make([]byte, tcpQuery)...))[:100] // whose rest never comes
+	for _, garbage := range [][]byte{{0, 0}, {0, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, huge} {
 		c := dial(t, "tcp", r.Addr())
 		if _, err := c.Write(append(frame(question(1, "a")), garbage...)); err != nil {
 			t.Fatal(err)
@@ -321,8 +386,8 @@ func TestGarbageEndsConnection(t *testing.T) {
 		}
 		wantEnd(t, c)
 	}
-	if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "broken"); n != 2 {
-		t.Errorf("closed as broken: %v, want 2", n)
+	if n := r.value(t, "nodedns_tcp_connections_closed_total", "reason", "broken"); n != 3 {
+		t.Errorf("closed as broken: %v, want 3", n)
 	}
 }
 

@@ -17,11 +17,12 @@ func (c *conn) queue(reply []byte) {
 	if c.broken {
 		return
 	}
-	if c.ep.queued.Add(size) > maxQueued && len(c.out) > highWater {
+	if c.ep.queued.Add(size) > maxQueued && c.unsent+int(size) > fairShare {
 		c.ep.queued.Add(-size)
 		c.breakLocked(closeSlowWrite)
 		return
 	}
+	c.unsent += int(size)
 	c.out = append(c.out, byte(len(reply)>>8), byte(len(reply)))
 	c.out = append(c.out, reply...)
 }
@@ -53,7 +54,8 @@ func (c *conn) write() {
 		c.ep.queued.Add(-int64(len(buf)))
 
 		c.mu.Lock()
-		if cap(buf) <= 2*highWater {
+		c.unsent -= len(buf)
+		if cap(buf) <= fairShare {
 			c.spare = buf[:0]
 		}
 		if err != nil {
@@ -64,6 +66,9 @@ func (c *conn) write() {
 			c.breakLocked(reason)
 		}
 		c.changed.Broadcast()
+	}
+	if cap(c.out) > fairShare {
+		c.out = nil // a connection may lie idle for long
 	}
 	c.writing = false
 	c.idle = time.Now()
@@ -79,6 +84,7 @@ func (c *conn) breakLocked(reason closing) {
 	c.broken = true
 	c.ep.metrics.closed[reason].Inc()
 	c.ep.queued.Add(-int64(len(c.out)))
+	c.unsent -= len(c.out)
 	c.out = nil
 	c.tcp.Close()
 	c.changed.Broadcast()

@@ -17,7 +17,8 @@ type Handler interface {
 
 	// Resolve answers query and blocks until it has an answer, its own deadline
 	// has passed or ctx has ended; it always has an answer, SERVFAIL at worst,
-	// unless silence is right. buf is as for Hit; query does not change before
+	// unless silence is right. The reply may use buf[:0], whose capacity is 4096: a
+	// larger one is appended to it all the same. query does not change before
 	// Resolve has returned.
 	Resolve(ctx context.Context, buf, query []byte, from wire.Origin) []byte
 }
@@ -35,7 +36,12 @@ const (
 	// below 512 octets unless it carries padding, which stays below 1232.
 	udpQuery = 2048
 
-	// udpReply is the room for a reply over UDP.
+	// tcpQuery is the largest query taken over TCP, where there is no reason for a
+	// larger one either; what announces more is no question.
+	tcpQuery = 4096
+
+	// udpReply is the room for a reply over UDP, and for that of a question being
+	// resolved: many of them wait for an upstream at a time.
 	udpReply = 4096
 )
 

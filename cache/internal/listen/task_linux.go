@@ -17,7 +17,7 @@ type task struct {
 	gen   *generation
 	query []byte
 	from  wire.Origin
-	buf   []byte // for UDP
+	buf   [udpReply]byte
 
 	// Where the reply goes: udp with hdr, or tcp.
 	udp *udpWorker
@@ -49,9 +49,7 @@ func (t *task) start(gen *generation, from wire.Origin) {
 func (t *task) run() {
 	for range t.work {
 		if t.tcp != nil {
-			m := t.pool.ep.messages.Get().(*message)
-			t.tcp.finish(t.resolve(m[:]))
-			t.pool.ep.messages.Put(m)
+			t.tcp.finish(t.resolve(t.buf[:]))
 		} else if !t.serveUDP() {
 			continue // whoever sends the reply gives t back
 		}
@@ -63,10 +61,7 @@ func (t *task) run() {
 // serveUDP resolves a question that came over UDP. It returns false if another task
 // sends the reply and has t until then.
 func (t *task) serveUDP() bool {
-	if t.buf == nil {
-		t.buf = make([]byte, udpReply)
-	}
-	reply := t.resolve(t.buf)
+	reply := t.resolve(t.buf[:])
 	if len(reply) == 0 {
 		return true
 	}
