@@ -312,6 +312,16 @@ func TestQueuedRepliesAreBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 				conns = append(conns, c)
+			}
+			eventually(t, "all to be open", func() bool { return r.value(t, "nodedns_tcp_connections") == float64(tc.conns) })
+			r.conns.mu.Lock()
+			for c := range r.conns.conns {
+				if err := c.tcp.SetWriteBuffer(4096); err != nil { // the kernel shall take little
+					t.Error(err)
+				}
+			}
+			r.conns.mu.Unlock()
+			for _, c := range conns {
 				askers.Go(func() {
 					queries := bytes.Repeat(frame(question(1, "a")), 200)
 					for {
