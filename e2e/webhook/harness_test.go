@@ -69,6 +69,12 @@ type replica struct {
 // newCluster starts a control plane and applies an overlay.
 func newCluster(t testing.TB, cfg bed.Config, overlay string) *cluster {
 	t.Helper()
+	return newClusterWith(t, cfg, func(*cluster) {}, overlay)
+}
+
+// newClusterWith does the same, with something done before the overlay is applied.
+func newClusterWith(t testing.TB, cfg bed.Config, first func(*cluster), overlay string) *cluster {
+	t.Helper()
 	cfg.APIServerOnly = true
 	cp := bedtest.ControlPlane(t, cfg)
 	config := cp.RESTConfig()
@@ -88,6 +94,7 @@ func newCluster(t testing.TB, cfg bed.Config, overlay string) *cluster {
 			return cp.Namespace().Dial(ctx, network, address)
 		},
 	}}
+	first(c)
 	c.kubectl("apply", "-k", "../../manifests/"+overlay)
 	c.token = c.serviceAccount()
 	c.clusterDNS()
