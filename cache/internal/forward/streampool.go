@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // How many queries one connection carries before another one is opened. A server that
@@ -29,7 +31,7 @@ var (
 	// it says nothing about the server, only that the query has to be sent again.
 	errStale = errors.New("connection went stale")
 	errFull  = errors.New("all connections are full")
-	errGone  = errors.New("closed")
+	errGone  = wire.ErrClosed
 )
 
 // streamPool holds the TCP or TLS connections to one upstream.

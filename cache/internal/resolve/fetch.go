@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
@@ -113,6 +114,8 @@ func (z *Zone) route(name []byte) *route {
 func memorable(ctx context.Context, err error) bool {
 	switch {
 	case errors.Is(err, wire.ErrBusy), errors.Is(err, wire.ErrNoUpstream), errors.Is(err, wire.ErrLoop):
+		return false
+	case errors.Is(err, wire.ErrClosed), errors.Is(err, net.ErrClosed):
 		return false
 	case errors.Is(err, context.Canceled) || errors.Is(ctx.Err(), context.Canceled):
 		return false

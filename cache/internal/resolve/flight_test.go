@@ -3,7 +3,9 @@ package resolve
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
@@ -132,3 +135,23 @@ func TestVerifyIsForAll(t *testing.T) {
 		}
 	})
 }
+
+// TestClosedUpstreamIsNotRemembered: that this side has closed the way to the upstream says
+// nothing about the upstream.
+func TestClosedUpstreamIsNotRemembered(t *testing.T) {
+	for _, closed := range []error{wire.ErrClosed, net.ErrClosed} {
+		up := failing{fmt.Errorf("asking 192.0.2.53 over tcp: %w", closed)}
+		r := newTestRouter(t, nil, up)
+		query := packedQuery("a.test.", dns.TypeA, false, false)
+		if m := ask(t, r, query, client(wire.UDP)); m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("reply %v", m)
+		}
+		if n := r.sites[0].zone.store.Len(store.Denial); n != 0 {
+			t.Errorf("%v: %d failures remembered", closed, n)
+		}
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Exchange(context.Context, []byte) ([]byte, error) { return nil, f.err }

@@ -11,6 +11,8 @@ var (
 	ErrNoUpstream = errors.New("no upstream available")
 	// ErrLoop: the upstream sends queries back to this server.
 	ErrLoop = errors.New("forwarding loop")
+	// ErrClosed: the way to the upstream was closed by this side, as at a reload. Never cached.
+	ErrClosed = errors.New("closed")
 	// ErrMalformed: a message that cannot be parsed.
 	ErrMalformed = errors.New("malformed message")
 	// ErrMismatch: a reply to another question than the one asked.
