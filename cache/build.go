@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
@@ -12,7 +14,9 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/listen"
 	"github.com/nodedns/nodedns/cache/internal/resolve"
 	"github.com/nodedns/nodedns/cache/internal/store"
-) // builder makes the running parts a configuration stands for. What it is given outlives any one configuration.
+)
+
+// builder makes the running parts a configuration stands for. What it is given outlives any one configuration.
 type builder struct {
 	log        *slog.Logger
 	stdout     io.Writer // for the log directive
@@ -74,7 +78,9 @@ func (b *builder) build(cfg *corefile.Config, old *running) (_ *running, err err
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	for at, zones := range zonesAt {
+	// In order, since a zone on several addresses counts on the first.
+	for _, at := range slices.SortedFunc(maps.Keys(zonesAt), netip.AddrPort.Compare) {
+		zones := zonesAt[at]
 		r.endpoints[at] = endpointSpec{listen: limits[at], router: resolve.NewRouter(resolve.RouterConfig{
 			Server: "dns://" + at.String(), Zones: zones, Nonce: b.nonce, Metrics: b.resolve,
 		})}

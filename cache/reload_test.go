@@ -181,6 +181,39 @@ func TestC03NothingIsLost(t *testing.T) {
 	}
 }
 
+// TestC03ChangedForward: forty reloads that each replace the upstream, under load that has it ask all the time. Nothing fails
+// because the way it was about to take is closed.
+func TestC03ChangedForward(t *testing.T) {
+	up := newUpstream(t, "192.0.2.7")
+	text := func(n int) string {
+		return block(".", fmt.Sprintf("%s {\n force_tcp\n expire %ds\n }", up.addr, 10+n), "cache 30")
+	}
+	c := start(t, text(0))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var sent, lost atomic.Int64
+	for i := range 48 {
+		network := []string{"udp", "udp", "tcp"}[i%3]
+		wg.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				got := ask(context.WithoutCancel(ctx), "127.0.0.1:"+c.port, network, fmt.Sprintf("w%d-%d.test", i, n))
+				if sent.Add(1); got != "192.0.2.7" && lost.Add(1) < 5 {
+					t.Errorf("question %d of worker %d over %s: %s", n, i, network, got)
+				}
+			}
+		})
+	}
+	for n := range 40 {
+		c.write(text(n + 1))
+		c.reload()
+	}
+	cancel()
+	wg.Wait()
+	if sent.Load() < 400 || lost.Load() > 0 {
+		t.Errorf("%d questions, %d of them lost", sent.Load(), lost.Load())
+	}
+}
+
 // TestC03TerminatedWhileReloading: SIGTERM right behind a reload ends the process cleanly.
 func TestC03TerminatedWhileReloading(t *testing.T) {
 	up := newUpstream(t, "192.0.2.7")

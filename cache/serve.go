@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,10 +16,11 @@ import (
 )
 
 // server owns what serves: the endpoints and the configuration behind them. Only one goroutine calls apply and stop;
-// progress may be called by any.
+// progress and asked may be called by any.
 type server struct {
 	log     *slog.Logger
 	metrics *listen.Metrics
+	steered []netip.AddrPort // where the node's rules lead questions: a configuration that leaves one out is refused
 
 	mu        sync.Mutex
 	endpoints map[netip.AddrPort]*endpoint
@@ -41,12 +43,15 @@ func newServer(log *slog.Logger, metrics *listen.Metrics) *server {
 // given back and nothing has changed. From then on nothing can fail: kept endpoints get their new handler between two
 // questions, new ones start, dropped ones drain, and the old configuration is closed when nobody is left in it.
 func (s *server) apply(next *running) error {
+	if err := next.serves(s.steered); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	old, have := s.current, maps.Clone(s.endpoints)
 	s.mu.Unlock()
 	fresh := make(map[netip.AddrPort]*listen.Endpoint)
 	var errs []error
-	for _, at := range slices.SortedFunc(maps.Keys(next.endpoints), netip.AddrPort.Compare) {
+	for _, at := range next.places() {
 		spec := next.endpoints[at]
 		if e := have[at]; e != nil && e.cfg == spec.listen {
 			continue
@@ -64,11 +69,15 @@ func (s *server) apply(next *running) error {
 		}
 		return err
 	}
+	for _, at := range next.places() {
+		next.endpoints[at].router.Attach()
+	}
 	var gone []*endpoint
+	var former []leaving
 	for at, e := range have {
 		switch spec, wanted := next.endpoints[at]; {
 		case wanted && fresh[at] == nil:
-			e.Swap(spec.router)
+			former = append(former, leaving{e.Swap(spec.router), e.done})
 		default:
 			delete(have, at)
 			gone = append(gone, e)
@@ -82,9 +91,49 @@ func (s *server) apply(next *running) error {
 	s.mu.Unlock()
 	stopAll(gone)
 	if old != nil {
+		s.await(former)
 		old.retire(next)
 	}
 	return nil
+}
+
+// leaving tells when an endpoint that has a new handler calls the former one no more.
+type leaving struct{ drained, ended <-chan struct{} }
+
+// await returns when nobody is left in the former handlers, or should long have been.
+func (s *server) await(former []leaving) {
+	bound := time.NewTimer(shortly)
+	defer bound.Stop()
+	for _, l := range former {
+		select {
+		case <-l.drained:
+		case <-l.ended:
+		case <-bound.C:
+			s.log.Error("questions to the former configuration do not end", "after", shortly)
+			return
+		}
+	}
+}
+
+// places lists where r serves.
+func (r *running) places() []netip.AddrPort {
+	return slices.SortedFunc(maps.Keys(r.endpoints), netip.AddrPort.Compare)
+}
+
+// serves returns an error if r leaves out an address to which questions are led: they would be refused there, and nothing
+// would tell that they are.
+func (r *running) serves(steered []netip.AddrPort) error {
+	var missing []string
+	for _, at := range steered {
+		if _, ok := r.endpoints[at]; !ok {
+			missing = append(missing, at.String())
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions would go: add it to bind, or take it out of -localip or -cluster-dns",
+		strings.Join(missing, " and "))
 }
 
 func (s *server) start(l *listen.Endpoint, cfg listen.Config) *endpoint {
@@ -155,4 +204,10 @@ func (s *server) addrs() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(s.endpoints), netip.AddrPort.Compare)
+}
+
+// asked lists what has to answer: what is served, and what questions are led to.
+func (s *server) asked() []netip.AddrPort {
+	all := slices.SortedFunc(slices.Values(append(s.addrs(), s.steered...)), netip.AddrPort.Compare)
+	return slices.Compact(all)
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,9 +42,6 @@ func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
 		return p.giveUp(err)
 	}
 	if p.node != nil {
-		if err := p.everySteeredAddressIsServed(); err != nil {
-			return p.giveUp(err)
-		}
 		if err := p.node.Arm(ctx); err != nil {
 			return p.tearDown(err)
 		}
@@ -86,16 +82,8 @@ func (p *process) takeNode(ctx context.Context) error {
 		return fmt.Errorf("setting up interface and addresses: %w", err)
 	}
 	p.reload.builder.own, p.reload.builder.ifaceName = p.node.Addrs(), p.o.interfaceName
-	return nil
-}
-
-// everySteeredAddressIsServed finds a Corefile that leaves out an address to which the rules lead questions.
-func (p *process) everySteeredAddressIsServed() error {
-	served := p.server.addrs()
 	for _, a := range p.node.Addrs() {
-		if at := netip.AddrPortFrom(a, p.o.dnsPort); !slices.Contains(served, at) {
-			return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions would go: add it to bind, or take it out of -localip or -cluster-dns", at)
-		}
+		p.server.steered = append(p.server.steered, netip.AddrPortFrom(a, p.o.dnsPort))
 	}
 	return nil
 }

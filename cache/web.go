@@ -28,13 +28,13 @@ type proof struct {
 	mark   uint32
 }
 
-// Prove asks every address that is served over UDP and TCP, and looks at the progress of every worker, since a question
+// Prove asks every address that is served or steered to over UDP and TCP, and looks at the progress of every worker, since a question
 // reaches only one of those that share an address.
 func (p *proof) Prove(ctx context.Context) error {
 	if err := p.server.progress(stuckAfter); err != nil {
 		return err
 	}
-	addrs := p.server.addrs()
+	addrs := p.server.asked()
 	if len(addrs) == 0 {
 		return fmt.Errorf("nothing is served")
 	}

@@ -4,8 +4,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // Metrics holds what all routers of the process count, under CoreDNS's names. It lives
@@ -36,7 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // site returns the counters of a zone on a server.
-func (m *Metrics) site(server, zone string, cached bool) *counters {
+func (m *Metrics) site(server, zone string) *counters {
 	if m == nil {
 		return nil
 	}
@@ -48,25 +46,22 @@ func (m *Metrics) site(server, zone string, cached bool) *counters {
 		c = &counters{}
 		m.sites[key] = c
 	}
-	c.cached.Store(cached)
 	return c
 }
 
-// zone returns what z counts by itself, going on where an older zone of the name left
+// zone returns what a zone counts by itself, going on where an older zone of the name left
 // off. A zone that several servers share is counted on the first of them.
-func (m *Metrics) zone(server string, z *Zone) *zoneCounts {
+func (m *Metrics) zone(server, zone string) *zoneCounts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := siteKey{server, wire.FormatName(z.names[0])}
+	key := siteKey{server, zone}
 	c := m.zones[key]
 	if c == nil {
 		c = &zoneCounts{}
 		m.zones[key] = c
 	}
-	c.zone.Store(z)
 	return c
 }
 
-// retire stops the gauges of a zone that is served no more, unless a newer zone has
-// taken its place.
+// retire stops the gauges of a zone that is served no more, unless they are another's.
 func (c *zoneCounts) retire(z *Zone) { c.zone.CompareAndSwap(z, nil) }

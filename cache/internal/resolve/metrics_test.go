@@ -26,6 +26,7 @@ func metricsAfter(t *testing.T) *prometheus.Registry {
 	up.set(t, []string{"bad.test.", "A"}, []string{"error connection refused"})
 	z := newTestZone(t, func(c *ZoneConfig) { c.Names, c.Cache.Stale.For = []string{"test"}, time.Hour }, up)
 	r := NewRouter(RouterConfig{Server: "dns://10.0.0.10:53", Zones: []*Zone{z}, Metrics: metrics})
+	r.Attach()
 	do := func(name string, qtype uint16, transport wire.Transport, edns, dnssec bool) {
 		ask(t, r, packedQuery(name, qtype, edns, dnssec), client(transport))
 	}
@@ -132,6 +133,7 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 	run := func(s *store.Store) *Router {
 		z := newTestZone(t, func(c *ZoneConfig) { c.Names, c.Store = []string{"test"}, s }, up)
 		r := NewRouter(RouterConfig{Server: "dns://:53", Zones: []*Zone{z}, Metrics: metrics})
+		r.Attach()
 		ask(t, r, packedQuery("a.test.", dns.TypeA, false, false), client(wire.UDP))
 		return r
 	}
@@ -148,6 +150,15 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 	}
 	if v := value("coredns_cache_hits_total"); v != 1 {
 		t.Errorf("hits %v", v)
+	}
+	// One that never comes into use is not seen, neither while it is there nor after.
+	unused := NewRouter(RouterConfig{Server: "dns://:53", Metrics: metrics,
+		Zones: []*Zone{newTestZone(t, func(c *ZoneConfig) { c.Names = []string{"test"} }, up)}})
+	for _, when := range []string{"prepared", "discarded"} {
+		if v := value("coredns_cache_entries"); v != 1 {
+			t.Errorf("entries %v when another router is %s", v, when)
+		}
+		unused.Close()
 	}
 	third := run(store.New(store.Config{}))
 	third.Close()
@@ -195,6 +206,7 @@ func TestEachReplyIsCountedOnce(t *testing.T) {
 				}
 			}, up)
 			r := NewRouter(RouterConfig{Server: "dns://:53", Zones: []*Zone{z}, Metrics: NewMetrics(reg)})
+			r.Attach()
 			for range 20 {
 				ask(t, r, packedQuery("web.cluster.local.", dns.TypeA, false, false), client(wire.UDP))
 				time.Sleep(time.Second)

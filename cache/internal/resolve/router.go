@@ -38,16 +38,16 @@ type site struct {
 
 // NewRouter returns a router. A Nonce that is not a name is like none.
 func NewRouter(cfg RouterConfig) *Router {
-	r := &Router{none: cfg.Metrics.site(cfg.Server, "dropped", false)}
+	r := &Router{none: cfg.Metrics.site(cfg.Server, "dropped")}
 	for _, z := range cfg.Zones {
-		z.attach(cfg.Metrics, cfg.Server)
+		z.countOn(cfg.Metrics, cfg.Server)
 		for _, name := range z.names {
 			if slices.ContainsFunc(r.sites, func(s site) bool { return bytes.Equal(s.name, name) }) {
 				continue
 			}
 			r.sites = append(r.sites, site{
 				name: name, zone: z,
-				counters: cfg.Metrics.site(cfg.Server, wire.FormatName(name), z.store != nil),
+				counters: cfg.Metrics.site(cfg.Server, wire.FormatName(name)),
 			})
 		}
 	}
@@ -56,6 +56,18 @@ func NewRouter(cfg RouterConfig) *Router {
 		r.nonce, _ = wire.ParseName(cfg.Nonce)
 	}
 	return r
+}
+
+// Attach makes the gauges show this router's zones, in the place of those that an older
+// router has on the same address. To be called when the router comes into use: one that
+// never does must not be seen.
+func (r *Router) Attach() {
+	for _, s := range r.sites {
+		s.zone.extra.zone.Store(s.zone)
+		if s.counters != nil {
+			s.cached.Store(s.zone.store != nil)
+		}
+	}
 }
 
 // find returns the zone for q, or nil. A DS record belongs to the parent of the zone it

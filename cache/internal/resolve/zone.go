@@ -24,7 +24,7 @@ type Zone struct {
 	flights  flights
 	turn     func() uint32 // by how much addresses are turned, with LoadBalance
 	errorLog limitedLog
-	attached sync.Once
+	counting sync.Once
 	extra    *zoneCounts // set before the zone is served
 
 	ctx      context.Context // of background work
@@ -120,10 +120,10 @@ func (z *Zone) cacheFor(name []byte) *store.Store {
 	return z.store
 }
 
-// attach makes the zone count under the first server that serves it.
-func (z *Zone) attach(m *Metrics, server string) {
+// countOn makes the zone count under the first server that it is given to.
+func (z *Zone) countOn(m *Metrics, server string) {
 	if m == nil {
 		return
 	}
-	z.attached.Do(func() { z.extra = m.zone(server, z) })
+	z.counting.Do(func() { z.extra = m.zone(server, wire.FormatName(z.names[0])) })
 }
