@@ -107,6 +107,10 @@ type Config struct {
 	// LoopInterval is the time between two probes while all is well; 0 is 30 s.
 	LoopZones    []string
 	LoopInterval time.Duration
+
+	// Probes is shared by Forwards to which each other's probes may come back; nil
+	// is for one alone.
+	Probes *Probes
 }
 
 // Validate lists all that is wrong with the config, joined.
@@ -166,6 +170,9 @@ func (c Config) withDefaults() Config {
 	orElse(&c.MaxPipeline, 512)
 	orElse(&c.HealthInterval, 500*time.Millisecond)
 	orElse(&c.LoopInterval, 30*time.Second)
+	if c.Probes == nil {
+		c.Probes = new(Probes)
+	}
 	return c
 }
 

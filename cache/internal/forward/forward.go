@@ -101,11 +101,11 @@ func (f *Forward) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	if !ok {
 		return nil, wire.ErrMalformed
 	}
-	if f.loops != nil && f.loops.seen(q) {
+	if f.cfg.Probes.seen(q) {
 		return nil, wire.ErrLoop
 	}
 	var room [16]*upstream
-	list, err := f.choose(room[:0])
+	list, err := f.choose(room[:0], q)
 	if err != nil {
 		return nil, err
 	}

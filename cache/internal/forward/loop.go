@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 const (
@@ -16,21 +18,39 @@ const (
 )
 
 // loopProber finds out whether queries sent to an upstream come back to this process. It
-// sends each one a question for a name that nobody else can know; if Exchange is then
-// asked to forward that very name, there is a loop. An upstream that loops gets no
-// queries, only probes, until one is not seen again. One that does not reply is not a
-// loop.
+// sends each one a question for a name that nobody else can know; if Exchange, of this
+// Forward or another that shares its Probes, is then asked to forward that very name,
+// there is a loop. An upstream gets no queries for a zone in which it loops, only probes,
+// until one is not seen again. One that does not reply is not a loop.
 type loopProber struct {
 	f     *Forward
 	kick  chan struct{} // a query failed, maybe by a loop
-	sent  atomic.Int32  // len of names, to spare other queries the lock
-	mu    sync.Mutex
-	names map[string]*atomic.Bool // first label, length included → seen
+	zones [][]byte      // folded wire forms of Config.LoopZones
 }
 
 func newLoopProber(f *Forward) *loopProber {
-	return &loopProber{f: f, kick: make(chan struct{}, 1), names: make(map[string]*atomic.Bool)}
+	l := &loopProber{f: f, kick: make(chan struct{}, 1)}
+	for _, z := range f.cfg.LoopZones {
+		name, _ := wire.ParseName(z) // Validate has seen it
+		l.zones = append(l.zones, name)
+	}
+	return l
 }
+
+// zone is the bit that stands for the longest of the zones that q is in; 0 if there is
+// none. What comes after the 63rd zone has one bit in common.
+func (l *loopProber) zone(q query) (bit uint64) {
+	name := lowered(q.msg[headerLen : q.end-4])
+	longest := 0
+	for i, z := range l.zones {
+		if len(z) > longest && wire.Under(name, z) {
+			longest, bit = len(z), zoneBit(i)
+		}
+	}
+	return bit
+}
+
+func zoneBit(i int) uint64 { return 1 << min(i, 63) }
 
 // suspect asks for a round of probes soon.
 func (l *loopProber) suspect() {
@@ -38,32 +58,6 @@ func (l *loopProber) suspect() {
 	case l.kick <- struct{}{}:
 	default:
 	}
-}
-
-// seen tells whether q is a probe that came back.
-func (l *loopProber) seen(q query) bool {
-	if l.sent.Load() == 0 || q.qtype() != typeHINFO {
-		return false
-	}
-	label := q.msg[headerLen : headerLen+1+int(q.msg[headerLen])]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	came, ok := l.names[lowered(label)]
-	if ok {
-		came.Store(true)
-	}
-	return ok
-}
-
-// lowered is a label in lower case: a forwarder on the way may have changed it.
-func lowered(label []byte) string {
-	b := append([]byte(nil), label...)
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c | 0x20
-		}
-	}
-	return string(b)
 }
 
 // run probes at once, then now and then, and soon after a query has failed.
@@ -97,63 +91,77 @@ func sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	return true
 }
 
-// round probes every upstream, all at the same time, and tells whether one loops.
+// round probes every upstream for every zone, all at the same time, and tells whether one
+// loops.
 func (l *loopProber) round(ctx context.Context) bool {
-	var wg sync.WaitGroup
+	var all sync.WaitGroup
 	var found atomic.Bool
 	for _, u := range *l.f.ups.Load() {
-		wg.Go(func() {
-			loops := false
-			for _, zone := range l.f.cfg.LoopZones {
-				loops = loops || l.probe(ctx, u, zone)
-			}
+		all.Go(func() {
+			loops := l.probeZones(ctx, u)
 			if ctx.Err() != nil {
 				return
 			}
-			if loops {
+			if loops != 0 {
 				found.Store(true)
 			}
 			l.note(u, loops)
 		})
 	}
-	wg.Wait()
+	all.Wait()
 	return found.Load()
 }
 
-// note keeps and tells what a probe found.
-func (l *loopProber) note(u *upstream, loops bool) {
-	switch was := u.loops.Swap(loops); {
-	case loops && !was:
-		l.f.log.Error("forwarding loop: queries to this upstream come back here; it gets none until that ends",
-			"upstream", u.target, "zones", l.f.cfg.LoopZones)
-	case !loops && was:
-		l.f.log.Info("forwarding loop has ended", "upstream", u.target)
+// probeZones returns the zones in which u loops.
+func (l *loopProber) probeZones(ctx context.Context, u *upstream) uint64 {
+	var all sync.WaitGroup
+	var loops atomic.Uint64
+	for i, zone := range l.f.cfg.LoopZones {
+		all.Go(func() {
+			if l.probe(ctx, u, zone) {
+				loops.Or(zoneBit(i))
+			}
+		})
 	}
-	if loops {
+	all.Wait()
+	return loops.Load()
+}
+
+// note keeps and tells what the probes found.
+func (l *loopProber) note(u *upstream, loops uint64) {
+	was := u.loops.Swap(loops)
+	if begun := loops &^ was; begun != 0 {
+		l.f.log.Error("forwarding loop: queries to this upstream come back here; it gets none in these zones until that ends",
+			"upstream", u.target, "zones", l.names(begun))
+	}
+	if ended := was &^ loops; ended != 0 {
+		l.f.log.Info("forwarding loop has ended", "upstream", u.target, "zones", l.names(ended))
+	}
+	if loops != 0 {
 		u.metrics.loop.Inc()
 	}
 }
 
+// names lists the zones that bits stand for.
+func (l *loopProber) names(bits uint64) (names []string) {
+	for i, zone := range l.f.cfg.LoopZones {
+		if bits&zoneBit(i) != 0 {
+			names = append(names, zone)
+		}
+	}
+	return names
+}
+
 // probe tells whether a query for zone that is sent to u comes back.
 func (l *loopProber) probe(ctx context.Context, u *upstream, zone string) bool {
-	name := loopLabel(rand.Uint64())
-	msg, err := loopQuery(name, zone)
+	label := loopLabel(rand.Uint64())
+	msg, err := loopQuery(label, zone)
 	if err != nil {
 		return false // not reached: Validate has packed it
 	}
 	q, _ := readQuery(msg)
-	came := new(atomic.Bool)
-	key := string(rune(len(name))) + name
-	l.mu.Lock()
-	l.names[key] = came
-	l.sent.Add(1)
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.names, key)
-		l.sent.Add(-1)
-	}()
+	came := l.f.cfg.Probes.add(label)
+	defer l.f.cfg.Probes.remove(label)
 	// Whether it is answered is of no interest, only whether it comes back first.
 	_ = u.ask(ctx, q, time.Now().Add(loopTimeout))
 	return came.Load()

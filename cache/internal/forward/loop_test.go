@@ -59,7 +59,7 @@ func TestU10_LoopAtStart(t *testing.T) {
 		b.back.Store(f.Forward)
 		eventually(t, "the loop to be found", func() bool {
 			f.loops.suspect() // the first round may have come before back was set
-			return (*f.ups.Load())[0].loops.Load()
+			return (*f.ups.Load())[0].loops.Load() != 0
 		})
 		if !f.log.says("forwarding loop") || !f.log.says(b.addr.String()) {
 			t.Error("the log does not name it")
@@ -125,12 +125,58 @@ func TestU10_NotALoop(t *testing.T) {
 	b.back.Store(g.Forward)
 	eventually(t, "the loop to be found", func() bool {
 		g.loops.suspect()
-		return (*g.ups.Load())[0].loops.Load()
+		return (*g.ups.Load())[0].loops.Load() != 0
 	})
 	g.mustAsk(t, "a.test", 1, time.Second)
 	if good.count("a.test") != 1 || b.count("a.test") != 0 {
 		t.Error("the looping upstream was asked")
 	}
+}
+
+// U10: what one route sends comes back to another one of the same block.
+func TestU10_LoopThroughAnotherRoute(t *testing.T) {
+	t.Parallel()
+	b, probes := newBouncer(t), new(Probes)
+	b.on.Store(true)
+	other := start(t, Config{Targets: targets(newFake(t, silent)), Probes: probes, LoopZones: []string{"."}, ReadTimeout: 500 * time.Millisecond})
+	f := start(t, Config{Targets: targets(b.fake), Probes: probes, LoopZones: []string{"corp.test"}})
+	b.back.Store(other.Forward)
+	eventually(t, "the loop to be found", func() bool {
+		f.loops.suspect()
+		_, err := f.ask(t, "a.corp.test")
+		return errors.Is(err, wire.ErrLoop)
+	})
+	if !f.log.says("corp.test") {
+		t.Error("the log does not name the zone")
+	}
+}
+
+// U10: an upstream that sends back one zone is still asked for the others.
+func TestU10_LoopOfOneZone(t *testing.T) {
+	t.Parallel()
+	b := newBouncer(t)
+	b.on.Store(true)
+	bounce := b.handler
+	b.become(func(q *asked) {
+		if dns.IsSubDomain("corp.test.", q.name()) {
+			bounce(q)
+			return
+		}
+		q.send(q.reply(1))
+	})
+	f := start(t, Config{Targets: targets(b.fake), LoopZones: []string{".", "corp.test", "a.corp.test."}, ReadTimeout: 500 * time.Millisecond})
+	b.back.Store(f.Forward)
+	eventually(t, "the loop to be found", func() bool {
+		f.loops.suspect()
+		return (*f.ups.Load())[0].loops.Load() == 0b110
+	})
+	for _, name := range []string{"x.corp.test", "corp.test", "X.A.Corp.Test"} {
+		if _, err := f.ask(t, name); !errors.Is(err, wire.ErrLoop) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	f.mustAsk(t, "corp.test.example", 1, time.Second)
+	f.mustAsk(t, "notcorp.test", 1, time.Second)
 }
 
 // A probe is known by its name in any letter case, and only by it.

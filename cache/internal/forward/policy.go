@@ -7,9 +7,9 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
-// choose appends the upstreams to list in the order in which to try them. Those that
-// loop are left out, and those that are down, unless all are.
-func (f *Forward) choose(list []*upstream) ([]*upstream, error) {
+// choose appends the upstreams to list in the order in which to try them for q. Those
+// that loop are left out, and those that are down, unless all are.
+func (f *Forward) choose(list []*upstream, q query) ([]*upstream, error) {
 	ups := *f.ups.Load()
 	if len(ups) == 0 {
 		return nil, fmt.Errorf("%w: none configured", wire.ErrNoUpstream)
@@ -22,7 +22,7 @@ func (f *Forward) choose(list []*upstream) ([]*upstream, error) {
 	for i := range ups {
 		u := ups[(start+i)%len(ups)]
 		switch {
-		case u.loops.Load():
+		case f.loop(u, q):
 			loops++
 		case !u.down():
 			list = append(list, u)
@@ -43,12 +43,18 @@ func (f *Forward) choose(list []*upstream) ([]*upstream, error) {
 	}
 	// Maybe it is the health checks that fail: as CoreDNS does, try in random order.
 	for _, u := range ups {
-		if !u.loops.Load() {
+		if !f.loop(u, q) {
 			list = append(list, u)
 		}
 	}
 	shuffle(list)
 	return list, nil
+}
+
+// loop tells whether q would come back from u.
+func (f *Forward) loop(u *upstream, q query) bool {
+	zones := u.loops.Load()
+	return zones != 0 && zones&f.loops.zone(q) != 0
 }
 
 func shuffle(list []*upstream) {

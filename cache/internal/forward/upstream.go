@@ -18,10 +18,10 @@ type upstream struct {
 
 	tlsConfig *tls.Config // of a TLS target
 
-	fails    atomic.Int32 // failed health checks in a row
-	checking atomic.Bool  // a health check is at work
-	loops    atomic.Bool  // what is sent there comes back
-	gone     atomic.Bool  // no upstream any more
+	fails    atomic.Int32  // failed health checks in a row
+	checking atomic.Bool   // a health check is at work
+	loops    atomic.Uint64 // zones in which what is sent there comes back; see loopProber
+	gone     atomic.Bool   // no upstream any more
 }
 
 func newUpstream(f *Forward, t Target) *upstream {
