@@ -32,7 +32,8 @@ type builder struct {
 // running is a configuration brought to life, before or while it serves.
 type running struct {
 	cfg       *corefile.Config
-	text      string // canonical; equal text needs no reload
+	text      string // canonical
+	meaning   string // all that decides what is built: equal meaning needs no reload
 	endpoints map[netip.AddrPort]endpointSpec
 	zones     []*resolve.Zone
 	stores    map[string]*store.Store // by the settings they belong to
@@ -49,7 +50,7 @@ type endpointSpec struct {
 // nothing is left behind.
 func (b *builder) build(cfg *corefile.Config, old *running) (_ *running, err error) {
 	r := &running{
-		cfg: cfg, text: cfg.String(), endpoints: make(map[netip.AddrPort]endpointSpec),
+		cfg: cfg, text: cfg.String(), meaning: b.meaning(cfg), endpoints: make(map[netip.AddrPort]endpointSpec),
 		stores: make(map[string]*store.Store), forwards: make(map[string]*upstream),
 	}
 	defer func() {

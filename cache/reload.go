@@ -66,7 +66,7 @@ func (r *reloader) reload(level slog.Level) {
 		return
 	}
 	old := r.server.current
-	if cfg.String() == old.text {
+	if r.builder.meaning(cfg) == old.meaning {
 		r.log.Log(context.Background(), level, "configuration unchanged")
 		r.succeed()
 		return

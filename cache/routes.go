@@ -21,12 +21,13 @@ func (b *builder) routes(r, old *running, block *corefile.Block, places map[neti
 	var routes []resolve.Route
 	var errs []error
 	for _, f := range block.Forward {
+		digest := tlsDigest(f.TLS) // before they are read: if they change meanwhile, the next reload finds out
 		cfg, err := b.forwardConfig(block, f, places)
 		if err != nil {
 			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			continue
 		}
-		u, err := b.upstream(r, old, cfg, block, f)
+		u, err := b.upstream(r, old, cfg, digest, block, f)
 		if err != nil {
 			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			continue

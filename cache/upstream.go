@@ -16,11 +16,12 @@ type upstream struct {
 }
 
 // upstream gives a forward directive its Forward: the old one, with its connections and what it knows of the upstreams'
-// health, if nothing about it has changed. With TLS files it is always new, since those may have changed.
-func (b *builder) upstream(r, old *running, cfg forward.Config, block *corefile.Block, f *corefile.Forward) (*upstream, error) {
+// health, if nothing about it has changed, nor its TLS files, of which
+// digest tells.
+func (b *builder) upstream(r, old *running, cfg forward.Config, digest string, block *corefile.Block, f *corefile.Forward) (*upstream, error) {
 	alone := &corefile.Block{Zones: block.Zones, Forward: []*corefile.Forward{f}, Loop: block.Loop}
-	key := unused(r.forwards, fmt.Sprint(alone, cfg.Self))
-	if old != nil && f.TLS == nil && old.forwards[key] != nil {
+	key := unused(r.forwards, fmt.Sprint(alone, cfg.Self, digest))
+	if old != nil && old.forwards[key] != nil {
 		r.forwards[key] = old.forwards[key]
 		return r.forwards[key], nil
 	}
