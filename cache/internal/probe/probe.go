@@ -20,6 +20,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -74,11 +75,14 @@ func packQuery(name string) []byte {
 	return append(msg, 0, 0, typeTXT, 0, classCH)
 }
 
+// atMost is how long a proof may take.
+const atMost = 2 * time.Second
+
 // Prove asks every address over UDP and TCP, all at the same time. It returns what failed, joined, each with its address and
-// transport. A UDP question is repeated, since a packet may be lost without anybody's fault. ctx bounds it; without a
-// deadline it takes two seconds at most.
+// transport. A UDP question is repeated, since a packet may be lost without anybody's fault. It takes two seconds at most: how
+// slow an answer is does not matter below that, only that the cache goes on answering.
 func (p *Prober) Prove(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	results := make(chan error)
 	for _, addr := range p.addrs {
@@ -98,6 +102,8 @@ func (p *Prober) Prove(ctx context.Context) error {
 // repeatAfter is how long a UDP question waits before it is asked again.
 const repeatAfter = 200 * time.Millisecond
 
+// askUDP repeats one question, under one ID, until its answer comes: a late answer to an earlier repetition proves as much.
+// What answers another question is passed over, and told of when the time is up.
 func (p *Prober) askUDP(ctx context.Context, addr netip.AddrPort) error {
 	wrap := func(err error) error { return fmt.Errorf("asking %s over udp: %w", addr, err) }
 	conn, err := p.dial(ctx, "udp", addr)
@@ -105,32 +111,43 @@ func (p *Prober) askUDP(ctx context.Context, addr netip.AddrPort) error {
 		return wrap(err)
 	}
 	defer conn.Close()
+	query, err := p.newQuery()
+	if err != nil {
+		return wrap(err)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(atMost)
+	}
+	failure := errors.New("no reply")
 	buf := make([]byte, 4096)
-	for {
-		query, err := p.newQuery()
-		if err != nil {
-			return wrap(err)
-		}
+	for now := time.Now(); now.Before(deadline) && ctx.Err() == nil; now = time.Now() {
 		if _, err := conn.Write(query); err != nil {
 			return wrap(err)
 		}
-		// Writes and reads wait for the deadline of ctx in turns of repeatAfter.
-		_ = conn.SetReadDeadline(time.Now().Add(repeatAfter))
-		n, err := conn.Read(buf)
-		var netErr net.Error
-		switch {
-		case err == nil:
-			if err := check(query, buf[:n]); err != nil {
+		until := now.Add(repeatAfter)
+		if deadline.Before(until) {
+			until = deadline
+		}
+		_ = conn.SetReadDeadline(until)
+		for {
+			n, err := conn.Read(buf)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
 				return wrap(err)
 			}
-			return nil
-		case ctx.Err() != nil:
-			return wrap(errors.New("no reply"))
-		case errors.As(err, &netErr) && netErr.Timeout():
-		default:
-			return wrap(err)
+			err = check(query, buf[:n])
+			if err == nil {
+				return nil
+			}
+			if failure = err; !errors.Is(err, errStray) {
+				return wrap(err)
+			}
 		}
 	}
+	return wrap(failure)
 }
 
 func (p *Prober) askTCP(ctx context.Context, addr netip.AddrPort) error {
@@ -188,14 +205,17 @@ func (p *Prober) newQuery() ([]byte, error) {
 	return q, err
 }
 
+// errStray is the fault of a message that does not answer the question at hand.
+var errStray = errors.New("not a reply to the question")
+
 // check tells this process's own answer from any other: another server would refuse the class or not know the name.
 func check(query, reply []byte) error {
 	end := len(query)
 	switch {
 	case len(reply) < end || reply[0] != query[0] || reply[1] != query[1] || reply[2]&0x80 == 0:
-		return errors.New("the reply is to another question")
+		return fmt.Errorf("%w: it has another ID", errStray)
 	case string(reply[header:end]) != string(query[header:end]):
-		return errors.New("the reply has another question in it")
+		return fmt.Errorf("%w: it has another question in it", errStray)
 	case reply[3]&0xf != 0:
 		return fmt.Errorf("the reply is from another server: response code %d", reply[3]&0xf)
 	case binary.BigEndian.Uint16(reply[6:]) == 0:

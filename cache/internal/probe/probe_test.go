@@ -22,17 +22,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serveDNS answers on one loopback port over UDP and, if tcp, over TCP until the test ends.
 func serveDNS(t *testing.T, tcp bool, h dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	servers := []*dns.Server{{PacketConn: pc, Handler: h}}
-	if tcp {
-		l, err := net.Listen("tcp", pc.LocalAddr().String())
-		if err != nil {
+	var pc net.PacketConn
+	var servers []*dns.Server
+	for {
+		var err error
+		if pc, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
 		}
-		servers = append(servers, &dns.Server{Listener: l, Handler: h})
+		servers = []*dns.Server{{PacketConn: pc, Handler: h}}
+		if !tcp {
+			break
+		}
+		l, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			servers = append(servers, &dns.Server{Listener: l, Handler: h})
+			break
+		}
+		pc.Close() // somebody has the number over TCP: another one
 	}
 	for _, s := range servers {
 		started := make(chan struct{})
@@ -133,6 +139,30 @@ func TestProveRepeats(t *testing.T) {
 	})
 	if err := New(Config{Addrs: []netip.AddrPort{addr}, Name: name}).Prove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestProveSlow: a cache that answers late, but does, is alive. Replies to somebody else's question in between change nothing.
+func TestProveSlow(t *testing.T) {
+	name := NewName()
+	right := answerNonce(name)
+	for _, late := range []time.Duration{100 * time.Millisecond, 250 * time.Millisecond, 450 * time.Millisecond, 900 * time.Millisecond} {
+		t.Run(late.String(), func(t *testing.T) {
+			t.Parallel()
+			var first atomic.Bool
+			addr := serveDNS(t, true, func(w dns.ResponseWriter, q *dns.Msg) {
+				if w.LocalAddr().Network() == "udp" && first.CompareAndSwap(false, true) {
+					stray := new(dns.Msg).SetReply(q)
+					stray.Id++
+					_ = w.WriteMsg(stray)
+				}
+				time.Sleep(late)
+				right(w, q)
+			})
+			if err := New(Config{Addrs: []netip.AddrPort{addr}, Name: name}).Prove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
