@@ -63,9 +63,11 @@ func (f *Forward) Run(ctx context.Context) error {
 	background.Wait()
 	f.waitIdle()
 	f.end()
+	var closing sync.WaitGroup
 	for _, u := range *f.ups.Load() {
-		u.close()
+		closing.Go(u.close)
 	}
+	closing.Wait()
 	f.group.wait()
 	return nil
 }

@@ -257,20 +257,28 @@ func (s *stream) write(conn net.Conn) error {
 // had been in working order before; on a new one the error is the server's.
 func (s *stream) fail(err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failLocked(err)
+	conn := s.failLocked(err)
+	s.mu.Unlock()
+	closeConn(conn)
 }
 
-func (s *stream) failLocked(err error) {
+// closeConn closes what failLocked has returned. Over TLS that may take 5 s: it says
+// goodbye to a server that may not read.
+func closeConn(conn net.Conn) {
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// failLocked returns the connection, if there is one, for the caller to close once it
+// has let go of the mutex.
+func (s *stream) failLocked(err error) net.Conn {
 	if s.err != nil {
-		return
+		return nil
 	}
 	s.err = err
 	s.closing.Store(true)
 	s.timer.Stop()
-	if s.conn != nil {
-		s.conn.Close()
-	}
 	if s.proven && !errors.Is(err, errGone) {
 		err = errStale
 	}
@@ -278,6 +286,7 @@ func (s *stream) failLocked(err error) {
 		s.finishLocked(c, nil, err)
 	}
 	close(s.kick)
+	return s.conn
 }
 
 // retire takes no more queries and ends the stream with its last reply.

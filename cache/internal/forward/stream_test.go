@@ -194,6 +194,49 @@ func TestSlowQueryHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// A connection that takes its time to close, as TLS may, keeps nobody else waiting.
+func TestSlowCloseHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	f := start(t, Config{Targets: targets(newFake(t, answer))})
+	for name, end := range map[string]func(*stream){
+		"failed": func(s *stream) { s.fail(errGone) },
+		"swept":  func(s *stream) { s.closing.Store(true); s.sweep() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStream((*f.ups.Load())[0].streams, 1)
+			s.timer.Stop()
+			c := slowConn{closing: make(chan struct{}), release: make(chan struct{})}
+			s.conn = c
+			ended, added := make(chan struct{}), make(chan error, 1)
+			go func() { end(s); close(ended) }()
+			<-c.closing
+			go func() { added <- s.add(new(call)) }()
+			select {
+			case err := <-added:
+				if !errors.Is(err, errStale) {
+					t.Errorf("error %v", err)
+				}
+			case <-time.After(2 * time.Second):
+				t.Error("a query waits for the close")
+			}
+			close(c.release)
+			<-ended
+		})
+	}
+}
+
+// slowConn closes only when it may.
+type slowConn struct {
+	net.Conn
+	closing, release chan struct{}
+}
+
+func (c slowConn) Close() error {
+	close(c.closing)
+	<-c.release
+	return nil
+}
+
 // Many queries share few connections; answers come in any order and find their askers.
 func TestPipelining(t *testing.T) {
 	t.Parallel()

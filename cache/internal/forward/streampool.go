@@ -180,9 +180,11 @@ func (p *streamPool) close() {
 	p.closed = true
 	streams := slices.Clone(p.streams)
 	p.mu.Unlock()
+	var closing sync.WaitGroup
 	for _, s := range streams {
-		s.fail(errGone)
+		closing.Go(func() { s.fail(errGone) })
 	}
+	closing.Wait()
 }
 
 // fresh makes a connection that carries one query first, and is of use to others if

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"net"
 	"os"
 	"time"
 )
@@ -8,11 +9,16 @@ import (
 // sweep looks after time: of the calls, of a connection without a sign of life, of one
 // without work.
 func (s *stream) sweep() {
-	now := time.Now()
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	conn := s.sweepLocked(time.Now())
+	s.mu.Unlock()
+	closeConn(conn)
+}
+
+// sweepLocked returns the connection if it has to be closed.
+func (s *stream) sweepLocked(now time.Time) net.Conn {
 	if s.err != nil {
-		return
+		return nil
 	}
 	if now.After(s.dies) {
 		s.closing.Store(true)
@@ -21,14 +27,14 @@ func (s *stream) sweep() {
 	s.sweepCallsLocked(now)
 	if len(s.calls) > 0 {
 		s.timer.Reset(sweepEvery)
-		return
+		return nil
 	}
 	wait := s.pool.up.f.cfg.Expire - now.Sub(s.idle)
 	if wait <= 0 || s.closing.Load() || s.stalled.Load() {
-		s.failLocked(errGone)
-		return
+		return s.failLocked(errGone)
 	}
 	s.timer.Reset(wait)
+	return nil
 }
 
 // sweepCallsLocked ends the calls whose time is up and moves those that wait in vain.
