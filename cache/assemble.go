@@ -61,7 +61,7 @@ type process struct {
 func serve(ctx context.Context, o *options, env environment) error {
 	level := &slog.LevelVar{}
 	p := &process{o: o, env: env, log: newLogger(o, env, level)}
-	limitMemory(o.memoryLimit, p.log)
+	memory := limitMemory(o.memoryLimit, p.log)
 	mode, err := p.mode(ctx)
 	if err != nil {
 		return err
@@ -75,6 +75,7 @@ func serve(ctx context.Context, o *options, env environment) error {
 		log: p.log, metrics: m.process, level: level, base: o.logLevel, always: o.reloadSignal,
 		source: newSource(o, corefileOptions(o, mode, p.cluster, env), p.log, m.process), builder: newBuilder(p.log, env, m),
 	}
+	p.reload.builder.memory = memory
 	p.server = newServer(p.log, m.listen)
 	p.reload.server = p.server
 	p.newWeb(m)

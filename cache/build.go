@@ -23,6 +23,7 @@ type builder struct {
 	resolve    *resolve.Metrics
 	forward    *forward.Metrics
 	nonce      string
+	memory     int64        // bytes the process may take; 0: no limit
 	own        []netip.Addr // addresses of the node room: bound one by one also where a block says all
 	ifaceName  string
 	limitsOf   func() listen.Config // limits of every endpoint
@@ -37,6 +38,7 @@ type running struct {
 	endpoints map[netip.AddrPort]endpointSpec
 	zones     []*resolve.Zone
 	stores    map[string]*store.Store // by the settings they belong to
+	bounds    map[*store.Store]int64  // bytes each of them may take
 	forwards  map[string]*upstream    // by their settings
 }
 
@@ -51,7 +53,7 @@ type endpointSpec struct {
 func (b *builder) build(cfg *corefile.Config, old *running) (_ *running, err error) {
 	r := &running{
 		cfg: cfg, text: cfg.String(), meaning: b.meaning(cfg), endpoints: make(map[netip.AddrPort]endpointSpec),
-		stores: make(map[string]*store.Store), forwards: make(map[string]*upstream),
+		stores: make(map[string]*store.Store), bounds: make(map[*store.Store]int64), forwards: make(map[string]*upstream),
 	}
 	defer func() {
 		if err != nil {
@@ -143,16 +145,40 @@ func (b *builder) store(r, old *running, block *corefile.Block) *store.Store {
 		return nil
 	}
 	key := unused(r.stores, settings(block))
-	if old != nil && old.stores[key] != nil {
-		r.stores[key] = old.stores[key]
-		return r.stores[key]
+	cfg := storeConfig(block.Cache)
+	cfg.Bytes = b.share(r.cfg, cfg.MaxBytes())
+	var s *store.Store
+	if old != nil {
+		s = old.stores[key]
 	}
-	cfg := store.Config{Success: block.Cache.Success.Capacity, Denial: block.Cache.Denial.Capacity}
-	if s := block.Cache.ServeStale; s != nil {
+	if s == nil {
+		s = store.New(cfg)
+	}
+	r.stores[key], r.bounds[s] = s, cfg.Bytes
+	return s
+}
+
+func storeConfig(c *corefile.Cache) store.Config {
+	cfg := store.Config{Success: c.Success.Capacity, Denial: c.Denial.Capacity}
+	if s := c.ServeStale; s != nil {
 		cfg.Stale = s.For
 	}
-	r.stores[key] = store.New(cfg)
-	return r.stores[key]
+	return cfg
+}
+
+// share is what a memory that would take want bytes gets, so that all memories of cfg together take no more than half of what
+// the process may: the other half is for the garbage that the collector leaves, buffers and everything else.
+func (b *builder) share(cfg *corefile.Config, want int64) int64 {
+	var all int64
+	for _, block := range cfg.Blocks {
+		if block.Cache != nil {
+			all += storeConfig(block.Cache).MaxBytes()
+		}
+	}
+	if b.memory == 0 || all <= b.memory/2 {
+		return want
+	}
+	return int64(float64(b.memory/2) * float64(want) / float64(all))
 }
 
 // unused tells apart equal keys of one configuration: the same zones on another address.

@@ -44,7 +44,7 @@ type options struct {
 	flavour         node.Flavour
 	lease           time.Duration
 	teardown        node.Leave
-	memoryLimit     int64 // bytes; 0: the container's
+	memoryLimit     int64 // bytes; autoMemory: by the container's limit; 0: none
 	drain           time.Duration
 	wait            time.Duration
 	logLevel        slog.Level

@@ -10,7 +10,7 @@ import (
 )
 
 // limitMemory makes the garbage collector keep to the limit and returns it, 0 for none. Past nine tenths of a container's
-// limit it works harder rather than let the kernel kill the process; the caches themselves are bounded by their capacity.
+// limit it works harder rather than let the kernel kill the process; the caches themselves get half of it, see builder.share.
 // The collector runs at half its usual slack, since what is live here is a cache that hardly changes.
 func limitMemory(want int64, log *slog.Logger) int64 {
 	if _, set := os.LookupEnv("GOGC"); !set {

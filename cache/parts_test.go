@@ -28,6 +28,7 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/node"
 	"github.com/nodedns/nodedns/cache/internal/ops"
 	"github.com/nodedns/nodedns/cache/internal/resolve"
+	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
@@ -131,6 +132,65 @@ func TestStoresAndUpstreamsAreKept(t *testing.T) {
 	}
 	first.retire(second)
 	second.discard(nil)
+}
+
+// TestMemoryIsShared: all memories together keep to half of the limit, each by what it would take, and one that is kept gets
+// its new share when the configuration comes into use.
+func TestMemoryIsShared(t *testing.T) {
+	b := testBuilder()
+	small, large := ". {\nbind 192.0.2.1\nwhoami\ncache 30\n}\n", "a.test {\nbind 192.0.2.1\nwhoami\ncache 30 {\nsuccess 1000000\n}\n}\n"
+	sum := func(r *running) (n int64) {
+		for _, bytes := range r.bounds {
+			n += bytes
+		}
+		return n
+	}
+	free, err := b.build(parsed(t, small+large), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := sum(free); n < 1000<<20 {
+		t.Errorf("without a limit %d bytes", n)
+	}
+	free.discard(nil)
+	b.memory = 64 << 20
+	one, err := b.build(parsed(t, small), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := sum(one); n != 2*9984*1024 {
+		t.Errorf("within the limit %d bytes", n)
+	}
+	two, err := b.build(parsed(t, small+large), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := slices.Collect(maps.Values(one.stores))[0]
+	if n := sum(two); n > 32<<20 || n < 31<<20 || two.bounds[kept] < 1<<19 || two.bounds[kept] > 1<<20 {
+		t.Errorf("beyond the limit %d bytes, %d of them for the small one", n, two.bounds[kept])
+	}
+	for i := range 9984 {
+		var r wire.Reply
+		m := new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.test.", i), dns.TypeA)
+		m.Response = true
+		packed, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Read(packed[12:], 0, packed); err != nil {
+			t.Fatal(err)
+		}
+		e, room := store.NewEntry(r.Size())
+		e.Answer = r.Answer(room, 0, 60)
+		kept.Put(e, store.Success, kept.Now(), time.Minute, nil)
+	}
+	before := kept.Len(store.Success)
+	two.attach()
+	if after := kept.Len(store.Success); before != 9984 || after >= before || after < 2000 {
+		t.Errorf("%d answers before, %d after the new bound", before, after)
+	}
+	one.discard(two)
+	two.discard(nil)
 }
 
 // TestFailedBuildLeavesNothing: an upstream of the old configuration survives a new one that cannot be built.

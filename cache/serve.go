@@ -69,9 +69,7 @@ func (s *server) apply(next *running) error {
 		}
 		return err
 	}
-	for _, at := range next.places() {
-		next.endpoints[at].router.Attach()
-	}
+	next.attach()
 	var gone []*endpoint
 	var former []leaving
 	for at, e := range have {
@@ -95,6 +93,16 @@ func (s *server) apply(next *running) error {
 		old.retire(next)
 	}
 	return nil
+}
+
+// attach makes what r has taken over its own.
+func (r *running) attach() {
+	for _, at := range r.places() {
+		r.endpoints[at].router.Attach()
+	}
+	for s, bytes := range r.bounds {
+		s.Bound(bytes)
+	}
 }
 
 // leaving tells when an endpoint that has a new handler calls the former one no more.

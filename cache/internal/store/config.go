@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -18,8 +19,8 @@ const meanSize = 1024
 type Config struct {
 	// Success and Denial are the most answers of either kind. Zero means DefaultCapacity.
 	Success, Denial int
-	// Bytes is the most octets that all packed answers may take together. Zero means
-	// 1024 for each answer of the two capacities.
+	// Bytes is the most octets that all answers may take together. Zero means 1024 for
+	// each answer of the two capacities.
 	Bytes int64
 	// Stale is how long after its end a lifetime may still be of use, and so the entry
 	// be kept in preference to a fresh one that nobody asks for. Zero means not at all.
@@ -41,15 +42,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// MaxBytes returns Bytes, or what zero there means.
+func (c Config) MaxBytes() int64 { return c.withDefaults().Bytes }
+
 func (c Config) withDefaults() Config {
-	if c.Success == 0 {
-		c.Success = DefaultCapacity
-	}
-	if c.Denial == 0 {
-		c.Denial = DefaultCapacity
-	}
-	if c.Bytes == 0 {
-		c.Bytes = int64(c.Success+c.Denial) * meanSize
-	}
+	c.Success = cmp.Or(c.Success, DefaultCapacity)
+	c.Denial = cmp.Or(c.Denial, DefaultCapacity)
+	c.Bytes = cmp.Or(c.Bytes, int64(c.Success+c.Denial)*meanSize)
 	return c
 }

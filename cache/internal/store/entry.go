@@ -91,6 +91,12 @@ func NewEntry(n int) (e *Entry, room []byte) {
 	return new(Entry), make([]byte, n)
 }
 
+// entrySize is the size of an Entry without its answer's octets.
+const entrySize = 120
+
+// cost returns the octets that count against the bound of the store.
+func (e *Entry) cost() int64 { return int64(e.Size()) + entrySize }
+
 // Kind returns the kind under which e is kept.
 func (e *Entry) Kind() Kind { return e.kind }
 

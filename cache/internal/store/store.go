@@ -31,10 +31,14 @@ type Store struct {
 	evictions [kinds]atomic.Uint64
 }
 
+// smallAnswer is what a denial takes at least, in octets.
+const smallAnswer = 40
+
 // New returns an empty store. cfg must be valid.
 func New(cfg Config) *Store {
 	cfg = cfg.withDefaults()
-	n := uint64(2) << bits.Len64(uint64(cfg.Success+cfg.Denial-1))
+	most := min(int64(cfg.Success+cfg.Denial), max(cfg.Bytes/(entrySize+smallAnswer), 1)) // answers, at a time
+	n := uint64(2) << bits.Len64(uint64(most-1))
 	return &Store{
 		cfg:     cfg,
 		epoch:   time.Now(),
@@ -95,9 +99,9 @@ func (s *Store) Put(e *Entry, k Kind, now, life time.Duration, keep func(*Entry)
 	if old != nil && keep != nil && keep(old) {
 		return old
 	}
-	s.bytes += int64(e.Size())
+	s.bytes += e.cost()
 	if old != nil {
-		s.bytes -= int64(old.Size())
+		s.bytes -= old.cost()
 		e.visited.Store(old.visited.Load())
 		e.uses.Store(old.uses.Load())
 		e.chain.Store(old.chain.Load())
@@ -151,6 +155,14 @@ func (s *Store) makeRoomLocked(spared *Entry, now time.Duration) {
 	}
 }
 
+// Bound makes bytes what Config.Bytes was until now. What does not fit any more goes.
+func (s *Store) Bound(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.Bytes = bytes
+	s.makeRoomLocked(nil, s.Now())
+}
+
 // Remove takes out the entry for the question of a, if there is one.
 func (s *Store) Remove(a *wire.Answer) {
 	h := s.hash(maphash.Bytes(s.seed, a.Question()), a.Variant())
@@ -165,7 +177,7 @@ func (s *Store) Remove(a *wire.Answer) {
 func (s *Store) removeLocked(slot *atomic.Pointer[Entry], e *Entry) {
 	slot.Store(e.chain.Load())
 	s.queues[e.kind].remove(e)
-	s.bytes -= int64(e.Size())
+	s.bytes -= e.cost()
 	s.lens[e.kind].Add(-1)
 }
 

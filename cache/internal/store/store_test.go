@@ -155,17 +155,42 @@ func TestDeadGoFirst(t *testing.T) {
 }
 
 func TestBytesAreBounded(t *testing.T) {
-	s := New(Config{Success: 1000, Denial: 1000, Bytes: 10000})
+	s := New(Config{Success: 1000, Denial: 1000, Bytes: 20000})
 	for i := range 1000 {
 		put(t, s, fmt.Sprintf("name%d.test", i), Kind(i%2))
-		if s.bytes > 10000 {
+		if s.bytes > 20000 {
 			t.Fatalf("%d bytes", s.bytes)
 		}
 	}
 	if n := s.Len(Success) + s.Len(Denial); n < 100 {
-		t.Errorf("only %d entries in 10000 bytes", n)
+		t.Errorf("only %d entries in 20000 bytes", n)
 	}
 	checkSound(t, s)
+	s.Bound(5000)
+	if n := s.Len(Success) + s.Len(Denial); s.bytes > 5000 || n < 20 {
+		t.Errorf("%d bytes and %d entries under the new bound", s.bytes, n)
+	}
+	s.Bound(0)
+	if n := s.Len(Success) + s.Len(Denial); n != 0 || s.bytes != 0 {
+		t.Errorf("%d entries, %d bytes where nothing fits", n, s.bytes)
+	}
+	checkSound(t, s)
+}
+
+// TestIndexFollowsBytes: a capacity that the bytes do not allow costs no memory.
+func TestIndexFollowsBytes(t *testing.T) {
+	if n := len(New(Config{Success: 1e6, Denial: 1e6, Bytes: 1 << 20}).buckets); n > 1<<15 {
+		t.Errorf("%d buckets for 1 MiB", n)
+	}
+	if n := len(New(Config{Success: 1000, Denial: 1000}).buckets); n < 2000 {
+		t.Errorf("%d buckets for 2000 answers", n)
+	}
+}
+
+func TestEntrySize(t *testing.T) {
+	if size := unsafe.Sizeof(Entry{}); size > entrySize || size < entrySize-16 {
+		t.Errorf("an entry has %d octets, counted are %d", size, entrySize)
+	}
 }
 
 func TestOneEntryAQuestion(t *testing.T) {
@@ -326,7 +351,7 @@ func checkSound(t *testing.T, s *Store) {
 			if !indexed[e] || e.kind != k || e.older != last {
 				t.Fatalf("%s queue is broken at entry %d", k, n)
 			}
-			size += int64(e.Size())
+			size += e.cost()
 			last = e
 			n++
 		}
