@@ -47,7 +47,7 @@ func (e *events) breaker(s readiness.Summary) {
 	if !s.On {
 		ev = event{kind: corev1.EventTypeWarning, reason: "CachesNotReady", message: fmt.Sprintf("only %d of %d nodes have a usable cache: Pods are left as they are", s.Usable, s.Nodes)}
 	}
-	e.log.Info(ev.message, "breaker_open", !s.On)
+	e.log.Info("breaker turned", "open", !s.On, "usable", s.Usable, "nodes", s.Nodes, "meaning", ev.message)
 	e.note(ev)
 }
 

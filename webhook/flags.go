@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,12 +124,9 @@ func (o options) validate() error {
 	check("fallback-nameserver or -not-ready", o.policy().Validate())
 	check("ready-on or -ready-off", o.readiness().Validate())
 	oneOf := func(flagName, value string, words ...string) {
-		for _, word := range words {
-			if value == word {
-				return
-			}
+		if !slices.Contains(words, value) {
+			check(flagName, fmt.Errorf("%q: want %s", value, strings.Join(words, " or ")))
 		}
-		check(flagName, fmt.Errorf("%q: want %s", value, strings.Join(words, " or ")))
 	}
 	oneOf("default-injection", o.defaultInjection, poddns.Enabled, poddns.Disabled)
 	oneOf("certs", o.certMode, certsSelfManaged, certsFiles)

@@ -5,7 +5,6 @@
 //
 //	nodedns-webhook [flags]                         serve
 //	nodedns-webhook report [-o json|table] [flags]  say who is injected and who would be
-//	nodedns-webhook reference                       print the flags and metrics as Markdown tables
 package main
 
 import (
@@ -30,14 +29,8 @@ func main() {
 
 // run is main with everything passed in; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	command := serve
-	if len(args) > 0 {
-		switch args[0] {
-		case "report":
-			return runReport(ctx, args[1:], stdout, stderr)
-		case "reference":
-			return runReference(stdout, stderr)
-		}
+	if len(args) > 0 && args[0] == "report" {
+		return runReport(ctx, args[1:], stdout, stderr)
 	}
 	o, err := parse(args, stderr)
 	switch {
@@ -49,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	log := o.logger(stderr)
 	klog.SetSlogLogger(log.With("by", "client-go"))
-	if err := command(ctx, o, log); err != nil {
+	if err := serve(ctx, o, log); err != nil {
 		log.Error("stopped", "error", err)
 		return 1
 	}

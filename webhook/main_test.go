@@ -3,15 +3,21 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"flag"
 	"io"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/nodedns/nodedns/certs"
+	"github.com/nodedns/nodedns/e2e/house"
+	"github.com/nodedns/nodedns/webhook/internal/admit"
 	"github.com/nodedns/nodedns/webhook/internal/poddns"
 )
 
@@ -78,56 +84,51 @@ func TestDefaultsArePolicyDefaults(t *testing.T) {
 	}
 }
 
-// flagNames and metricNames are what the README's tables must have.
-func flagNames() []string {
-	var names []string
-	flagSet(&options{}, io.Discard).VisitAll(func(f *flag.Flag) { names = append(names, "-"+f.Name) })
-	return names
+// allMetrics has everything registered that /metrics has. The state is not there to be read, only to be described.
+func allMetrics() *prometheus.Registry {
+	registry := newRegistry()
+	admit.NewMetrics(registry)
+	registerState(registry, nil, nil)
+	return registry
 }
 
-func metricNames() []string {
-	var names []string
-	for _, m := range ownMetrics() {
-		names = append(names, m.name)
-	}
-	return names
-}
-
-func TestReferenceListsEverything(t *testing.T) {
-	var out bytes.Buffer
-	if status := run(t.Context(), []string{"reference"}, &out, io.Discard); status != 0 {
-		t.Fatalf("status %d", status)
-	}
-	for _, name := range append(flagNames(), metricNames()...) {
-		if !strings.Contains(out.String(), "| `"+name+"` |") {
-			t.Errorf("%s is missing", name)
-		}
-	}
-	if len(metricNames()) < 10 {
-		t.Errorf("only %d metrics", len(metricNames()))
-	}
+// The README's tables are what the program says.
+func TestREADME(t *testing.T) {
+	house.Section(t, "../README.md", "Flags of nodedns-webhook", house.Flags(flagSet(&options{}, io.Discard)), updating())
+	house.Section(t, "../README.md", "Metrics of nodedns-webhook", house.Metrics(allMetrics(), "nodedns_"), updating())
 }
 
 // The names of all metrics are as Prometheus wants them.
 func TestMetricNames(t *testing.T) {
-	var text strings.Builder
-	for _, m := range ownMetrics() {
-		kind := "gauge"
-		switch {
-		case strings.HasSuffix(m.name, "_total"):
-			kind = "counter"
-		case strings.HasSuffix(m.name, "duration_seconds"):
-			kind = "histogram"
-		}
-		text.WriteString("# HELP " + m.name + " " + m.help + "\n# TYPE " + m.name + " " + kind + "\n")
-		if kind == "histogram" {
-			text.WriteString(m.name + "_bucket{le=\"+Inf\"} 0\n" + m.name + "_sum 0\n" + m.name + "_count 0\n")
-		} else {
-			text.WriteString(m.name + " 0\n")
-		}
+	registry := newRegistry()
+	admit.NewMetrics(registry)
+	registerState(registry, newIdlePicture(t), idleSource{})
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil {
+		t.Fatal(err)
 	}
-	problems, err := promlint.New(strings.NewReader(text.String())).Lint()
-	if err != nil || len(problems) != 0 {
-		t.Errorf("%v %v", problems, err)
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "nodedns_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
 	}
 }
+
+// newIdlePicture is a picture of a cluster that is not there.
+func newIdlePicture(t *testing.T) *picture {
+	t.Helper()
+	o, err := parse([]string{"-resolv-conf=/dev/null"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPicture(o, fake.NewClientset(), slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+type idleSource struct{ certs.Source }
+
+func (idleSource) Ready() error      { return certs.ErrNoCertificate }
+func (idleSource) Expiry() time.Time { return time.Time{} }

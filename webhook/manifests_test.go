@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -58,7 +59,7 @@ func objects(t *testing.T, folder string) []runtime.Object {
 		documents := yaml.NewYAMLReader(newReader(text))
 		for {
 			document, err := documents.Read()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +43,8 @@ func runReport(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	return 0
 }
 
-func (o options) report(ctx context.Context, output string, stdout, stderr io.Writer) error {
+func (o options) report(ctx context.Context, output string, stdout, stderr io.Writer) (err error) {
+	var runErr error
 	_, client, err := o.connect()
 	if err != nil {
 		return err
@@ -52,9 +54,9 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- p.run(ctx) }()
-	defer func() { cancel(); <-done }()
+	var informers sync.WaitGroup
+	informers.Go(func() { runErr = p.run(ctx) })
+	defer func() { cancel(); informers.Wait(); err = errors.Join(err, runErr) }()
 	if err := p.wait(ctx); err != nil {
 		return err
 	}

@@ -110,10 +110,10 @@ func TestAdmission(t *testing.T) {
 		c.namespace("tuned", enabled(), map[string]string{"node-local-dns-injection.nodedns.io/ndots": "2", "node-local-dns-injection.nodedns.io/timeout": "never"})
 		c.until("the tuned namespace to be known", func(ctx context.Context) error {
 			p, err := c.dryRun(ctx, "tuned")
-			if err != nil || !injected(p) || *p.Spec.DNSConfig.Options[0].Value != "2" {
-				return fmt.Errorf("error %v, Pod %v", err, p.Spec.DNSConfig)
+			if err == nil && (!injected(p) || *p.Spec.DNSConfig.Options[0].Value != "2") {
+				err = fmt.Errorf("it has %v", p.Spec.DNSConfig)
 			}
-			return nil
+			return err
 		})
 		if out := c.kubectl("-n", "tuned", "run", "--image=none", "warned"); !strings.Contains(out, "want a number from 1 to 30") {
 			t.Errorf("no warning: %s", out)
