@@ -37,9 +37,10 @@ type running struct {
 	meaning   string // all that decides what is built: equal meaning needs no reload
 	endpoints map[netip.AddrPort]endpointSpec
 	zones     []*resolve.Zone
-	stores    map[string]*store.Store // by the settings they belong to
-	bounds    map[*store.Store]int64  // bytes each of them may take
-	forwards  map[string]*upstream    // by their settings
+	stores    map[string]*store.Store    // by the settings they belong to
+	bounds    map[*store.Store]int64     // bytes each of them may take
+	forwards  map[string]*upstream       // by their settings
+	probes    map[string]*forward.Probes // by their block
 }
 
 // endpointSpec is what one address and port serves.
@@ -53,7 +54,7 @@ type endpointSpec struct {
 func (b *builder) build(cfg *corefile.Config, old *running) (_ *running, err error) {
 	r := &running{
 		cfg: cfg, text: cfg.String(), meaning: b.meaning(cfg), endpoints: make(map[netip.AddrPort]endpointSpec),
-		stores: make(map[string]*store.Store), bounds: make(map[*store.Store]int64), forwards: make(map[string]*upstream),
+		stores: make(map[string]*store.Store), bounds: make(map[*store.Store]int64), forwards: make(map[string]*upstream), probes: make(map[string]*forward.Probes),
 	}
 	defer func() {
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 	"github.com/nodedns/nodedns/cache/internal/forward"
 	"github.com/nodedns/nodedns/cache/internal/resolve"
@@ -20,6 +22,7 @@ import (
 func (b *builder) routes(r, old *running, block *corefile.Block, places map[netip.AddrPort]bool) ([]resolve.Route, error) {
 	var routes []resolve.Route
 	var errs []error
+	probes := b.probes(r, old, block, places)
 	for _, f := range block.Forward {
 		digest := tlsDigest(f.TLS) // before they are read: if they change meanwhile, the next reload finds out
 		cfg, err := b.forwardConfig(block, f, places)
@@ -27,6 +30,7 @@ func (b *builder) routes(r, old *running, block *corefile.Block, places map[neti
 			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			continue
 		}
+		cfg.Probes = probes
 		u, err := b.upstream(r, old, cfg, digest, block, f)
 		if err != nil {
 			errs = append(errs, &corefile.Problem{Pos: f.Pos, Directive: "forward", Text: strings.ReplaceAll(err.Error(), "\n", "; ")})
@@ -61,9 +65,7 @@ func (b *builder) forwardConfig(block *corefile.Block, f *corefile.Forward, plac
 	for _, code := range f.Failover {
 		cfg.Failover = append(cfg.Failover, rcodeNumber(code))
 	}
-	if block.Loop {
-		cfg.LoopZones = []string{block.Zones[0].Name}
-	}
+	cfg.LoopZones = loopZones(block, f)
 	// The block's own places only: to forward to another block of the same process, on another port, is no circle.
 	cfg.Self = slices.SortedFunc(maps.Keys(places), netip.AddrPort.Compare)
 	for _, t := range cfg.Targets {
@@ -78,6 +80,54 @@ func (b *builder) forwardConfig(block *corefile.Block, f *corefile.Forward, plac
 		}
 	}
 	return cfg, cfg.Validate()
+}
+
+// probes gives a block's forwards what lets them know each other's loop probes, the old one for a block of old, since its
+// forwards may be taken over. Not one for all blocks: to forward to another block of the same process is no loop.
+func (b *builder) probes(r, old *running, block *corefile.Block, places map[netip.AddrPort]bool) *forward.Probes {
+	key := unused(r.probes, fmt.Sprint(block.Zones, slices.SortedFunc(maps.Keys(places), netip.AddrPort.Compare)))
+	if old != nil && old.probes[key] != nil {
+		r.probes[key] = old.probes[key]
+	} else {
+		r.probes[key] = new(forward.Probes)
+	}
+	return r.probes[key]
+}
+
+// loopZones lists the zones whose names go to f. Each is probed for itself: an upstream may send back one of them and know
+// the others.
+func loopZones(block *corefile.Block, f *corefile.Forward) []string {
+	if !block.Loop {
+		return nil
+	}
+	var zones []string
+	for _, zone := range block.Zones {
+		for _, from := range f.From {
+			narrower := zone.Name
+			switch {
+			case dns.IsSubDomain(from, zone.Name):
+			case dns.IsSubDomain(zone.Name, from):
+				narrower = from
+			default:
+				continue
+			}
+			if forwardOf(block, narrower) == f && !slices.Contains(zones, narrower) {
+				zones = append(zones, narrower)
+			}
+		}
+	}
+	return zones
+}
+
+// forwardOf returns the directive by which names in zone go, or nil: the first that matches, as everywhere.
+func forwardOf(block *corefile.Block, zone string) *corefile.Forward {
+	under := func(parent string) bool { return dns.IsSubDomain(parent, zone) }
+	for _, f := range block.Forward {
+		if slices.ContainsFunc(f.From, under) && !slices.ContainsFunc(f.Except, under) {
+			return f
+		}
+	}
+	return nil
 }
 
 func tlsConfig(t *corefile.TLS) (*tls.Config, error) {

@@ -20,7 +20,7 @@ type upstream struct {
 // digest tells.
 func (b *builder) upstream(r, old *running, cfg forward.Config, digest string, block *corefile.Block, f *corefile.Forward) (*upstream, error) {
 	alone := &corefile.Block{Zones: block.Zones, Forward: []*corefile.Forward{f}, Loop: block.Loop}
-	key := unused(r.forwards, fmt.Sprint(alone, cfg.Self, digest))
+	key := unused(r.forwards, fmt.Sprint(alone, cfg.Self, cfg.LoopZones, digest))
 	if old != nil && old.forwards[key] != nil {
 		r.forwards[key] = old.forwards[key]
 		return r.forwards[key], nil
