@@ -59,6 +59,11 @@ type process struct {
 // serve starts the cache, runs it until ctx ends, and stops it. What can be checked is checked before anything on the node
 // is touched.
 func serve(ctx context.Context, o *options, env environment) error {
+	m := newMetrics()
+	stdout, stderr := newLineQueue(env.stdout, m.process.LogDropped), newLineQueue(env.stderr, m.process.LogDropped)
+	defer stderr.close(time.Second)
+	defer stdout.close(time.Second)
+	env.stdout, env.stderr = stdout, stderr
 	level := &slog.LevelVar{}
 	p := &process{o: o, env: env, log: newLogger(o, env, level)}
 	memory := limitMemory(o.memoryLimit, p.log)
@@ -70,7 +75,6 @@ func serve(ctx context.Context, o *options, env environment) error {
 		return err
 	}
 	p.dropClusterIPs(mode)
-	m := newMetrics()
 	p.reload = &reloader{
 		log: p.log, metrics: m.process, level: level, base: o.logLevel, always: o.reloadSignal,
 		source: newSource(o, corefileOptions(o, mode, p.cluster, env), p.log, m.process), builder: newBuilder(p.log, env, m),

@@ -13,7 +13,8 @@ import (
 // consolidator is a log handler that counts records with certain errors and writes one line for a period of them, as the
 // option consolidate of the errors directive asks.
 type consolidator struct {
-	next  slog.Handler
+	next  slog.Handler // of single records
+	sums  slog.Handler // of those for a period
 	rules []*consolidation
 }
 
@@ -26,9 +27,9 @@ type consolidation struct {
 	count int
 }
 
-func newConsolidator(next slog.Handler, rules []corefile.Consolidate) *consolidator {
+func newConsolidator(next, sums slog.Handler, rules []corefile.Consolidate) *consolidator {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError}
-	c := &consolidator{next: next}
+	c := &consolidator{next: next, sums: sums}
 	for _, r := range rules {
 		if re, err := regexp.Compile(r.Pattern); err == nil { // always, the Corefile was checked
 			c.rules = append(c.rules, &consolidation{rule: r, pattern: re, level: levels[r.Level]})
@@ -42,12 +43,12 @@ func (c *consolidator) Enabled(ctx context.Context, l slog.Level) bool { return 
 
 // WithAttrs implements slog.Handler.
 func (c *consolidator) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &consolidator{next: c.next.WithAttrs(attrs), rules: c.rules}
+	return &consolidator{next: c.next.WithAttrs(attrs), sums: c.sums.WithAttrs(attrs), rules: c.rules}
 }
 
 // WithGroup implements slog.Handler.
 func (c *consolidator) WithGroup(name string) slog.Handler {
-	return &consolidator{next: c.next.WithGroup(name), rules: c.rules}
+	return &consolidator{next: c.next.WithGroup(name), sums: c.sums.WithGroup(name), rules: c.rules}
 }
 
 // Handle implements slog.Handler.
@@ -64,7 +65,7 @@ func (c *consolidator) Handle(ctx context.Context, rec slog.Record) error {
 		if !r.pattern.MatchString(text) {
 			continue
 		}
-		first := r.add(c.next)
+		first := r.add(c.sums)
 		if first && r.rule.ShowFirst {
 			return c.next.Handle(ctx, rec)
 		}

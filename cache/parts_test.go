@@ -327,7 +327,7 @@ func TestConsolidate(t *testing.T) {
 			}
 			return a
 		}})
-		log := slog.New(newConsolidator(h, []corefile.Consolidate{
+		log := slog.New(newConsolidator(h, h, []corefile.Consolidate{
 			{Period: time.Minute, Pattern: "i/o timeout$", Level: "warning"},
 			{Period: time.Minute, Pattern: "^refused", Level: "error", ShowFirst: true},
 		}))

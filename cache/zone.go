@@ -20,6 +20,7 @@ func (b *builder) zoneConfig(block *corefile.Block) (resolve.ZoneConfig, error) 
 		SearchCut:   searchCut(block),
 		QueryLog:    queryLog(block.Log, b.stdout),
 		ErrorLog:    b.errors(block.Errors),
+		Log:         b.log,
 	}
 	var err error
 	cfg.Local, cfg.Last, err = b.locals(block)
@@ -98,8 +99,10 @@ func (b *builder) errors(e *corefile.Errors) *slog.Logger {
 	if e == nil {
 		return nil
 	}
+	limited := newLimiter(b.log.Handler())
 	if len(e.Consolidate) == 0 {
-		return b.log
+		return slog.New(limited)
 	}
-	return slog.New(newConsolidator(b.log.Handler(), e.Consolidate))
+	// Counted first and then limited, or the counts would be too low.
+	return slog.New(newConsolidator(limited, b.log.Handler(), e.Consolidate))
 }

@@ -35,6 +35,7 @@ type ProcessMetrics struct {
 	reloadFailed prometheus.Counter
 	reloadInfo   *prometheus.GaugeVec
 	reloads      prometheus.Counter
+	logDropped   prometheus.Counter
 	configMap    atomic.Uint64
 	setup        *setupCollector
 	endpointUp   *prometheus.GaugeVec
@@ -49,6 +50,9 @@ func NewMetrics(reg prometheus.Registerer, build Build, node func() SetupErrors)
 		}),
 		reloads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nodedns_reload_total", Help: "Changes of the configuration that were loaded.",
+		}),
+		logDropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "nodedns_log_lines_dropped_total", Help: "Lines of log left out because nobody took the output of the process.",
 		}),
 		reloadInfo: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "coredns_reload_version_info", Help: "A constant 1, labelled with the hash of the configuration in force.",
@@ -67,7 +71,7 @@ func NewMetrics(reg prometheus.Registerer, build Build, node func() SetupErrors)
 		ConstLabels: prometheus.Labels{"version": "nodedns-" + build.Version, "revision": build.Revision, "goversion": runtime.Version()},
 	})
 	info.Set(1)
-	reg.MustRegister(m.reloadFailed, m.reloads, m.reloadInfo, m.setup, m.endpointUp, info,
+	reg.MustRegister(m.reloadFailed, m.reloads, m.logDropped, m.reloadInfo, m.setup, m.endpointUp, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -114,6 +118,9 @@ func (m *ProcessMetrics) Loaded(hash string, reload bool) {
 
 // ReloadFailed counts a configuration that could not be loaded.
 func (m *ProcessMetrics) ReloadFailed() { m.reloadFailed.Inc() }
+
+// LogDropped counts a line of log that was left out.
+func (m *ProcessMetrics) LogDropped() { m.logDropped.Inc() }
 
 // endpoints sets the gauges of the kinds that are served somewhere, and drops the others.
 func (m *ProcessMetrics) endpoints(kinds map[string][]Kind, failed map[string]error) {

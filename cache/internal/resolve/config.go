@@ -73,9 +73,10 @@ type ZoneConfig struct {
 	// MaxRefresh is the most of them that nobody waits for: prefetch and the renewal of
 	// stale answers. Zero means 64.
 	MaxRefresh int
-	// QueryLog is called after each query. Nil means none; not nil costs speed.
+	// QueryLog is called after each query, by who answers it, so it must not block. Nil
+	// means none; not nil costs speed.
 	QueryLog func(LogRecord)
-	// ErrorLog gets a record for a query that failed, at most ten a second. Nil means none.
+	// ErrorLog gets a record for each question that failed. Nil means none.
 	ErrorLog *slog.Logger
 	// Log gets what must never happen: a panic where no client waits. Nil means none.
 	Log *slog.Logger

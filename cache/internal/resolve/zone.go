@@ -23,7 +23,6 @@ type Zone struct {
 
 	flights  flights
 	turn     func() uint32 // by how much addresses are turned, with LoadBalance
-	errorLog limitedLog
 	counting sync.Once
 	extra    *zoneCounts // set before the zone is served
 
@@ -54,7 +53,6 @@ func NewZone(cfg ZoneConfig) (*Zone, error) {
 		cacheZones:     mustNames(cfg.Cache.Zones),
 		disableSuccess: mustNames(cfg.Cache.DisableSuccess),
 		disableDenial:  mustNames(cfg.Cache.DisableDenial),
-		errorLog:       limitedLog{log: cfg.ErrorLog},
 		renewals:       make(map[*store.Entry]*renewal),
 	}
 	for _, r := range cfg.Rewrites {
