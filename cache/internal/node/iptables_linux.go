@@ -88,28 +88,28 @@ func (c *command) List(table string, chains []string) ([]string, error) {
 // Commit implements tables. One command for a table means one lock and one exchange of the table with the kernel, however
 // many rules there are, and no moment at which only some of them are there.
 func (c *command) Commit(table string, changes []change) error {
-	var in strings.Builder
-	fmt.Fprintf(&in, "*%s\n", table)
-	for _, ch := range changes {
-		fmt.Fprintln(&in, ch)
+	lines := make([]string, len(changes))
+	for i, ch := range changes {
+		lines[i] = ch.String()
 	}
-	fmt.Fprintln(&in, "COMMIT")
+	return c.restoreLines(table, lines...)
+}
+
+func (c *command) restoreLines(table string, lines ...string) error {
 	cmd := exec.Command(c.restore, "--noflush", "--wait", strconv.Itoa(c.wait))
-	cmd.Stdin = strings.NewReader(in.String())
+	cmd.Stdin = strings.NewReader("*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("running %s for table %s: %w: %s", c.restore, table, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-// Try implements tables.
+// Try implements tables. The chain is emptied with its declaration, so that one left behind does no harm.
 func (c *command) Try(table string, spec ...string) error {
-	// A predecessor may have been killed here: the chain may exist, with rules in it.
-	if err := c.ClearChain(table, scratch); err != nil {
-		return err
+	if err := c.restoreLines(table, ":"+scratch+" - [0:0]", "-A "+scratch+joinWords(spec)); err != nil {
+		return err // all or nothing: there is no chain either
 	}
-	err := c.Append(table, scratch, spec...)
-	return errors.Join(err, c.ClearAndDeleteChain(table, scratch))
+	return c.restoreLines(table, "-F "+scratch, "-X "+scratch)
 }
 
 // EndTry implements tables.
@@ -154,7 +154,9 @@ func gone(err error) bool {
 		return false
 	}
 	var e *iptables.Error
-	return errors.As(err, &e) && e.IsNotExist() || strings.Contains(err.Error(), "does not exist")
+	return errors.As(err, &e) && e.IsNotExist() || strings.Contains(err.Error(), "does not exist") ||
+		// So says iptables-nft 1.8.9 of a chain that is not there.
+		strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
 }
 
 // explain adds to an error of iptables what to do about it.
