@@ -142,7 +142,7 @@ func matcher(p poddns.Placement, required rawjson.Value) (func(*corev1.Node) boo
 		}
 	}
 	wanted := nodeaffinity.NewRequiredNodeAffinity(selector, affinity)
-	logger := klog.TODO()
+	logger := klog.Background()
 	unschedulable := []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
 	tolerated := func(taints []corev1.Taint) bool {
 		if len(taints) == 0 {
