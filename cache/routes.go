@@ -47,7 +47,7 @@ func (b *builder) forwardConfig(block *corefile.Block, f *corefile.Forward, plac
 	cfg := forward.Config{
 		ForceTCP: f.ForceTCP, ServerName: f.TLSServerName, ReadTimeout: f.ReadTimeout, Expire: f.Expire, MaxConcurrent: f.MaxConcurrent,
 		MaxFails: f.MaxFails, HealthInterval: f.HealthCheck.Interval, HealthNoRec: f.HealthCheck.NoRec, HealthDomain: f.HealthCheck.Domain,
-		FailFast: f.FailFast, MaxConns: f.MaxIdleConns,
+		FailFast: f.FailFast, MaxIdleConns: f.MaxIdleConns,
 	}
 	switch f.Policy {
 	case "round_robin":

@@ -33,6 +33,18 @@ func TestLoopZones(t *testing.T) {
 	}
 }
 
+// TestMaxIdleConns: max_idle_conns bounds what is kept idle, not what is opened, as in CoreDNS.
+func TestMaxIdleConns(t *testing.T) {
+	block := parsed(t, ". {\n forward . 192.0.2.1 {\n max_idle_conns 1\n }\n}\n").Blocks[0]
+	cfg, err := testBuilder().forwardConfig(block, block.Forward[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.MaxIdleConns != 1 || cfg.MaxConns != 0 {
+		t.Errorf("idle %d, all %d", cfg.MaxIdleConns, cfg.MaxConns)
+	}
+}
+
 // TestU10_ConditionalLoop: an upstream of a conditional forward that sends its questions back here is found and named, and
 // the other forward goes on.
 func TestU10_ConditionalLoop(t *testing.T) {

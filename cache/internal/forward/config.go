@@ -84,6 +84,10 @@ type Config struct {
 	MaxConns    int
 	MaxPipeline int
 
+	// MaxIdleConns bounds those connections that are kept while they carry no query;
+	// 0 is no bound but MaxConns.
+	MaxIdleConns int
+
 	// MaxFails is the number of failed health checks in a row after which an
 	// upstream counts as down; 0 is never, and no health checks.
 	MaxFails int
@@ -138,6 +142,7 @@ func (c Config) Validate() error {
 		{"max concurrent", int64(c.MaxConcurrent)},
 		{"max connections", int64(c.MaxConns)},
 		{"max pipeline", int64(c.MaxPipeline)},
+		{"max idle connections", int64(c.MaxIdleConns)},
 		{"max fails", int64(c.MaxFails)},
 		{"health interval", int64(c.HealthInterval)},
 		{"loop interval", int64(c.LoopInterval)},

@@ -72,6 +72,7 @@ type stream struct {
 	nextID  uint16
 	proven  bool      // has carried a reply
 	idle    time.Time // since when no call was under way
+	kept    bool      // counted in pool.idle
 	dies    time.Time
 	err     error // why it has ended
 	timer   *time.Timer
@@ -132,6 +133,7 @@ func (s *stream) add(c *call) error {
 	c.id, c.sent = s.nextID, now
 	s.nextID++
 	if len(s.calls) == 0 {
+		s.unkeepLocked()
 		s.sign.Store(int64(now.Sub(s.born)))
 		s.timer.Reset(sweepEvery)
 	}
@@ -166,6 +168,29 @@ func (s *stream) dropLocked(c *call) {
 	s.inflight.Store(int32(len(s.calls)))
 	if len(s.calls) == 0 {
 		s.idle = time.Now()
+		s.keepLocked()
+	}
+}
+
+// keepLocked counts a connection without work among those that are kept, or ends it if
+// they are as many as may be.
+func (s *stream) keepLocked() {
+	if s.err != nil || s.closing.Load() {
+		return
+	}
+	s.kept = true
+	limit := s.pool.up.f.cfg.MaxIdleConns
+	if n := s.pool.idle.Add(1); limit > 0 && int(n) > limit {
+		s.unkeepLocked()
+		s.closing.Store(true)
+		s.timer.Reset(0)
+	}
+}
+
+func (s *stream) unkeepLocked() {
+	if s.kept {
+		s.kept = false
+		s.pool.idle.Add(-1)
 	}
 }
 
@@ -278,6 +303,7 @@ func (s *stream) failLocked(err error) net.Conn {
 	}
 	s.err = err
 	s.closing.Store(true)
+	s.unkeepLocked()
 	s.timer.Stop()
 	if s.proven && !errors.Is(err, errGone) {
 		err = errStale

@@ -158,13 +158,38 @@ func TestU01_BlackHole(t *testing.T) {
 }
 
 // A server that works through a connection in order: one slow query does not hold up the
-// others for long.
+// others for long, also when few connections may be kept idle.
 func TestSlowQueryHoldsUpNobody(t *testing.T) {
 	t.Parallel()
+	for _, idle := range []int{0, 1} {
+		t.Run(fmt.Sprint(idle), func(t *testing.T) {
+			t.Parallel()
+			up, release := inOrder(t)
+			f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxIdleConns: idle})
+			defer release()
+			for i := range 20 { // it is known to be quick
+				f.mustAsk(t, fmt.Sprintf("w%d.test", i), 1, time.Second)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			wg.Go(func() { f.Exchange(ctx, packed(t, "slow.test")) })
+			eventually(t, "the slow query", func() bool { return up.count("slow.test") > 0 })
+			for i := range 5 {
+				f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, time.Second)
+			}
+		})
+	}
+}
+
+// inOrder is an upstream that answers the queries of a connection one after the other,
+// and slow.test when released.
+func inOrder(t *testing.T) (up *fake, release func()) {
 	var mu sync.Mutex
 	busy := map[net.Conn]*sync.Mutex{}
-	release := make(chan struct{})
-	up := newFake(t, func(q *asked) {
+	released := make(chan struct{})
+	up = newFake(t, func(q *asked) {
 		mu.Lock()
 		if busy[q.tcp] == nil {
 			busy[q.tcp] = new(sync.Mutex)
@@ -174,23 +199,56 @@ func TestSlowQueryHoldsUpNobody(t *testing.T) {
 		line.Lock()
 		defer line.Unlock()
 		if q.is("slow.test") {
-			<-release
+			<-released
 		}
 		q.send(q.reply(1))
 	}, noUDP)
-	f := start(t, Config{Targets: targets(up), ForceTCP: true})
-	defer close(release)
-	for i := range 20 { // it is known to be quick
-		f.mustAsk(t, fmt.Sprintf("w%d.test", i), 1, time.Second)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
+	return up, func() { close(released) }
+}
+
+// Connections beyond max_idle_conns end with their last reply, and not before.
+func TestMaxIdleConns(t *testing.T) {
+	t.Parallel()
+	const n = 4
+	var gate sync.WaitGroup
+	gate.Add(n)
+	up := newFake(t, func(q *asked) {
+		if q.name()[0] == 'w' { // all at once, so on many connections
+			gate.Done()
+			gate.Wait()
+		}
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true, MaxIdleConns: 1, Expire: time.Hour})
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { f.Exchange(ctx, packed(t, "slow.test")) })
-	eventually(t, "the slow query", func() bool { return up.count("slow.test") > 0 })
-	for i := range 5 {
+	for i := range n {
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("w%d.test", i), 1, 4*time.Second) })
+	}
+	wg.Wait()
+	before := up.accepts.Load()
+	if before < 2 {
+		t.Fatalf("only %d connections to begin with", before)
+	}
+	p := (*f.ups.Load())[0].streams
+	open := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.streams)
+	}
+	eventually(t, "the others to end", func() bool { return open() == 1 })
+	for i := range 10 {
 		f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, time.Second)
+	}
+	if n := up.accepts.Load(); n != before {
+		t.Errorf("%d new connections although one was kept", n-before)
+	}
+	if n := p.idle.Load(); n != 1 {
+		t.Errorf("%d counted as idle, want 1", n)
+	}
+	up.restartTCP()
+	eventually(t, "none to be open", func() bool { return open() == 0 })
+	if n := p.idle.Load(); n != 0 {
+		t.Errorf("%d counted as idle, want none", n)
 	}
 }
 

@@ -40,6 +40,7 @@ type streamPool struct {
 
 	// reply time, averaged, in nanoseconds; 0 is not known yet
 	latency atomic.Int64
+	idle    atomic.Int32 // connections kept although they carry no query
 
 	mu      sync.Mutex
 	streams []*stream
