@@ -13,6 +13,7 @@ import (
 // come later.
 func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 	defer e.listener.Close()
+	var failures acceptFailures
 	for wait := heartbeat; ; {
 		e.turned.Store(int64(time.Since(e.born)))
 		// In this order: who closes drain sets a deadline afterwards.
@@ -41,10 +42,30 @@ func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 		default:
 			// Out of descriptors or memory, or a client that was gone at once. The
 			// listener is as good as before; descriptors come back with time.
-			e.log.Warn("accepting a connection failed", "address", e.addr, "error", err)
+			if n := failures.tell(time.Now()); n > 0 {
+				e.log.Warn("accepting a connection failed", "address", e.addr, "error", err, "times", n)
+			}
 			pause(drain, 50*time.Millisecond)
 		}
 	}
+}
+
+// acceptFailures makes many failures few lines in the log.
+type acceptFailures struct {
+	told   time.Time
+	untold int
+}
+
+// tell counts a failure and returns how many to tell of now.
+func (f *acceptFailures) tell(now time.Time) int {
+	const rest = 10 * time.Second
+	f.untold++
+	if now.Sub(f.told) < rest {
+		return 0
+	}
+	n := f.untold
+	f.told, f.untold = now, 0
+	return n
 }
 
 func pause(until <-chan struct{}, d time.Duration) {
