@@ -1,12 +1,18 @@
 package local
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -88,13 +94,9 @@ func (h *Hosts) load() {
 	if h.cfg.File == "" {
 		return
 	}
-	info, err := os.Stat(h.cfg.File)
-	if err == nil && info.ModTime().Equal(h.seen) && info.Size() == h.size {
+	text, info, err := readHosts(h.cfg.File, h.seen, h.size)
+	if err == nil && text == nil {
 		return
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(h.cfg.File)
 	}
 	if err != nil {
 		if !h.failed && h.cfg.Log != nil {
@@ -106,6 +108,35 @@ func (h *Hosts) load() {
 	}
 	h.failed, h.seen, h.size = false, info.ModTime(), info.Size()
 	h.names.Store(h.inline.with(text))
+}
+
+// maxHostsFile is the size up to which a hosts file is read, in octets: more than the
+// largest lists of blocked names have, and not what is no hosts file at all.
+const maxHostsFile = 32 << 20
+
+// readHosts reads a file unless it is as it was: then text is nil. It is read while a
+// question waits, so nothing that could block is opened: O_NONBLOCK matters for a FIFO,
+// which would wait for a writer.
+func readHosts(name string, seen time.Time, size int64) (text []byte, info fs.FileInfo, err error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, nil, errors.New("no regular file")
+	case info.Size() > maxHostsFile:
+		return nil, nil, fmt.Errorf("%d octets: at most %d", info.Size(), maxHostsFile)
+	case info.ModTime().Equal(seen) && info.Size() == size:
+		return nil, info, nil
+	}
+	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead)) // not nil for an empty file
+	_, err = buf.ReadFrom(io.LimitReader(f, maxHostsFile))
+	return buf.Bytes(), info, err
 }
 
 // Answer implements the resolver's interface for local answers.

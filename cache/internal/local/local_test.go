@@ -1,11 +1,14 @@
 package local
 
 import (
+	"bytes"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -222,5 +225,34 @@ func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestHostsIsAFile: what would block the question that looks at it, or fill the memory, is
+// not read, and told of once.
+func TestHostsIsAFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo, huge := filepath.Join(dir, "fifo"), filepath.Join(dir, "huge")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, huge, "192.0.2.2 a.test\n")
+	if err := os.Truncate(huge, maxHostsFile+1); err != nil { // sparse: it takes no room
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{fifo: "no regular file", dir: "no regular file", huge: "at most"} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			h := NewHosts(HostsConfig{File: file, Inline: []string{"192.0.2.1 inline.test"}, Reload: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			for range 3 {
+				if got, _ := ask(t, h, "inline.test.", "A", someone); !strings.HasSuffix(got, " 192.0.2.1") {
+					t.Errorf("%s: %s", file, got)
+				}
+				time.Sleep(time.Second)
+			}
+			if n := strings.Count(log.String(), want); n != 1 {
+				t.Errorf("%s: told of %d times: %s", file, n, log.String())
+			}
+		})
 	}
 }
