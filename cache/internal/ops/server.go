@@ -25,9 +25,6 @@ func (s *Servers) serve(ctx context.Context, addr string, w *site) (*server, err
 		}
 		return nil, err
 	}
-	s.mu.Lock()
-	w.bound = l.Addr()
-	s.mu.Unlock()
 	r := &server{site: w, done: make(chan struct{}), http: &http.Server{
 		Handler:           w,
 		ReadHeaderTimeout: 5 * time.Second,

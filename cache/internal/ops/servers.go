@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -64,7 +63,6 @@ type Servers struct {
 type site struct {
 	handler atomic.Pointer[http.ServeMux]
 	kinds   []Kind
-	bound   net.Addr // nil until listening
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }
@@ -116,16 +114,6 @@ func (s *Servers) Failed() []string {
 		out = append(out, fmt.Sprintf("%s %v", addr, s.failed[addr]))
 	}
 	return out
-}
-
-// Bound gives the address that a wanted address is served on, nil while it is not. They differ where the port is 0.
-func (s *Servers) Bound(addr string) net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w := s.wanted[addr]; w != nil {
-		return w.bound
-	}
-	return nil
 }
 
 // Run serves until ctx ends, then closes everything and returns nil.

@@ -84,7 +84,10 @@ func port(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func bound(s *Servers, addr string) func() bool { return func() bool { return s.Bound(addr) != nil } }
+// serves tells whether addr answers with a page at path.
+func serves(t *testing.T, addr, path string) func() bool {
+	return func() bool { status, _ := get(t, addr, path); return status == http.StatusOK }
+}
 
 // TestN14TakenPort: a taken health port is reported and tried again; nothing else suffers.
 func TestN14TakenPort(t *testing.T) {
@@ -101,7 +104,7 @@ func TestN14TakenPort(t *testing.T) {
 	s := NewServers(log, m)
 	s.Set([]Endpoint{{Health, taken, text("health")}, {Metrics, free, text("metrics")}})
 	start(t, s)
-	eventually(t, "the free address is served", bound(s, free))
+	eventually(t, "the free address is served", serves(t, free, "/metrics"))
 	eventually(t, "the taken address is reported", func() bool { return len(s.Failed()) == 1 })
 	if got := s.Failed()[0]; !strings.HasPrefix(got, taken) || !strings.Contains(got, "in use") {
 		t.Errorf("Failed() = %q", got)
@@ -116,7 +119,7 @@ func TestN14TakenPort(t *testing.T) {
 		t.Errorf("gauge of metrics = %v", v)
 	}
 	other.Close()
-	eventually(t, "the freed address is served", bound(s, taken))
+	eventually(t, "the freed address is served", serves(t, taken, "/health"))
 	if status, body := get(t, taken, "/health"); status != 200 || body != "health" {
 		t.Errorf("health after the port was freed: %d %s", status, body)
 	}
@@ -139,7 +142,7 @@ func TestSetKeepsServers(t *testing.T) {
 	s := NewServers(slog.New(slog.DiscardHandler), nil)
 	s.Set([]Endpoint{{Health, one, text("old")}, {Ready, one, text("ready")}, {PProf, two, text("pprof")}})
 	start(t, s)
-	eventually(t, "both are served", func() bool { return s.Bound(one) != nil && s.Bound(two) != nil })
+	eventually(t, "both are served", func() bool { return serves(t, one, "/health")() && serves(t, two, "/debug/pprof/")() })
 	tr := &http.Transport{}
 	client := &http.Client{Transport: tr}
 	defer tr.CloseIdleConnections()

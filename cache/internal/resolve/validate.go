@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -78,24 +79,17 @@ func (c CacheConfig) validate() error {
 }
 
 func (c ZoneConfig) withDefaults() ZoneConfig {
-	setDefault(&c.BufSize, wire.EDNSSize)
-	setDefault(&c.Timeout, 4500*time.Millisecond)
-	setDefault(&c.MaxInflight, 4096)
-	setDefault(&c.MaxRefresh, 64)
-	setDefault(&c.Cache.Success.Max, time.Hour)
-	setDefault(&c.Cache.Denial.Max, 30*time.Minute)
-	setDefault(&c.Cache.ServFail, 5*time.Second)
-	setDefault(&c.Cache.Prefetch.Gap, time.Minute)
-	setDefault(&c.Cache.Prefetch.Percent, 10)
-	setDefault(&c.Cache.Stale.VerifyTimeout, 1800*time.Millisecond)
-	setDefault(&c.Cache.Stale.TTL, 30*time.Second)
-	setDefault(&c.Cache.Stale.Recheck, 5*time.Second)
+	c.BufSize = cmp.Or(c.BufSize, wire.EDNSSize)
+	c.Timeout = cmp.Or(c.Timeout, 4500*time.Millisecond)
+	c.MaxInflight = cmp.Or(c.MaxInflight, 4096)
+	c.MaxRefresh = cmp.Or(c.MaxRefresh, 64)
+	c.Cache.Success.Max = cmp.Or(c.Cache.Success.Max, time.Hour)
+	c.Cache.Denial.Max = cmp.Or(c.Cache.Denial.Max, 30*time.Minute)
+	c.Cache.ServFail = cmp.Or(c.Cache.ServFail, 5*time.Second)
+	c.Cache.Prefetch.Gap = cmp.Or(c.Cache.Prefetch.Gap, time.Minute)
+	c.Cache.Prefetch.Percent = cmp.Or(c.Cache.Prefetch.Percent, 10)
+	c.Cache.Stale.VerifyTimeout = cmp.Or(c.Cache.Stale.VerifyTimeout, 1800*time.Millisecond)
+	c.Cache.Stale.TTL = cmp.Or(c.Cache.Stale.TTL, 30*time.Second)
+	c.Cache.Stale.Recheck = cmp.Or(c.Cache.Stale.Recheck, 5*time.Second)
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

@@ -64,7 +64,7 @@ func checkReissue(t *testing.T, a *Answer, question []byte, variant Variant, ter
 	if !bytes.Equal(reply[headerLen:n], packet[headerLen:n]) || !bytes.Equal(reply[:2], packet[:2]) {
 		t.Fatalf("question or ID is not the client's:\n%x\n%x", packet, reply)
 	}
-	if !Complete(reply) {
+	if !whole(reply) {
 		t.Fatalf("reply is not whole: %x", reply)
 	}
 	if oracle == nil {

@@ -112,27 +112,3 @@ func answers(question, reply []byte) bool {
 	return bytes.Equal(low[:name], question[:name]) &&
 		bytes.Equal(reply[headerLen+name:n], question[name:])
 }
-
-// Matches tells whether reply has the ID of query, is a reply and has the same question
-// but for letter case (RFC 5452 section 9.1).
-func Matches(query, reply []byte) bool {
-	var q Query
-	return len(query) >= headerLen && len(reply) >= headerLen &&
-		query[0] == reply[0] && query[1] == reply[1] &&
-		q.Read(query) == OK && answers(q.Question(), reply)
-}
-
-// Complete tells whether msg is a whole message: all records that the header counts are
-// there, with sound names and lengths.
-func Complete(msg []byte) bool {
-	var q Query
-	if len(msg) < headerLen {
-		return false
-	}
-	q.msg = msg
-	if binary.BigEndian.Uint16(msg[4:]) != 1 || !q.readQuestion() {
-		return false
-	}
-	r := Reply{question: q.Question(), variant: DO}
-	return r.walk(msg) != layoutBroken
-}

@@ -38,7 +38,7 @@ func TestMalformedReplies(t *testing.T) {
 					t.Fatal("query is not OK")
 				}
 				reply := a.AppendReply(nil, &q, Terms{Age: 1})
-				if !Complete(reply) {
+				if !whole(reply) {
 					t.Errorf("reply %x is not whole", reply)
 				}
 				var m dns.Msg // which takes any A record for one of class IN
@@ -317,12 +317,13 @@ func TestCutNeedsABareNameError(t *testing.T) {
 	}
 }
 
-func TestMatches(t *testing.T) {
-	q := packet(t, "example.test.", dns.TypeA, nil)
-	reply := bytes.Clone(q)
+// TestAnswers: what is a reply to a question, and what is not (RFC 5452 section 9.1).
+func TestAnswers(t *testing.T) {
+	packed := packet(t, "example.test.", dns.TypeA, nil)
+	question := bytes.Clone(packed[headerLen:])
+	reply := bytes.Clone(packed)
 	reply[2] |= 0x80
 	for what, change := range map[string]func([]byte) []byte{
-		"other ID":       func(b []byte) []byte { b[0]++; return b },
 		"a query":        func(b []byte) []byte { b[2] &^= 0x80; return b },
 		"other opcode":   func(b []byte) []byte { b[2] |= 0x20; return b },
 		"other name":     func(b []byte) []byte { b[13] = 'x'; return b },
@@ -333,14 +334,25 @@ func TestMatches(t *testing.T) {
 		"cut off":        func(b []byte) []byte { return b[:len(b)-1] },
 		"header cut off": func(b []byte) []byte { return b[:11] },
 	} {
-		if Matches(q, change(bytes.Clone(reply))) {
+		if answers(question, change(bytes.Clone(reply))) {
 			t.Errorf("%s: matches", what)
 		}
 	}
 	upper := bytes.ToUpper(reply[12:25])
-	if !Matches(q, reply) || !Matches(q, slices.Concat(reply[:12], upper, reply[25:])) {
+	if !answers(question, reply) || !answers(question, slices.Concat(reply[:12], upper, reply[25:])) {
 		t.Error("the reply, or its like in capitals, does not match")
 	}
+}
+
+// whole tells whether all records that the header of msg counts are there, with sound names
+// and lengths.
+func whole(msg []byte) bool {
+	q := Query{msg: msg}
+	if len(msg) < headerLen || msg[4] != 0 || msg[5] != 1 || !q.readQuestion() {
+		return false
+	}
+	r := Reply{question: q.Question(), variant: DO}
+	return r.walk(msg) != layoutBroken
 }
 
 func TestNothingAllocates(t *testing.T) {
