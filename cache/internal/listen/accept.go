@@ -13,7 +13,6 @@ import (
 // come later.
 func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 	defer e.listener.Close()
-	var failures acceptFailures
 	for wait := heartbeat; ; {
 		e.turned.Store(int64(time.Since(e.born)))
 		// In this order: who closes drain sets a deadline afterwards.
@@ -42,10 +41,14 @@ func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 		default:
 			// Out of descriptors or memory, or a client that was gone at once. The
 			// listener is as good as before; descriptors come back with time.
-			if n := failures.tell(time.Now()); n > 0 {
+			if n := e.failures.tell(time.Now()); n > 0 {
 				e.log.Warn("accepting a connection failed", "address", e.addr, "error", err, "times", n)
 			}
-			pause(drain, 50*time.Millisecond)
+			if draining {
+				pause(over, 50*time.Millisecond)
+			} else {
+				pause(drain, 50*time.Millisecond)
+			}
 		}
 	}
 }
@@ -54,12 +57,14 @@ func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 type acceptFailures struct {
 	told   time.Time
 	untold int
+	all    int
 }
 
 // tell counts a failure and returns how many to tell of now.
 func (f *acceptFailures) tell(now time.Time) int {
 	const rest = 10 * time.Second
 	f.untold++
+	f.all++
 	if now.Sub(f.told) < rest {
 		return 0
 	}

@@ -30,7 +30,8 @@ type Endpoint struct {
 	udp      []*udpWorker
 	listener *net.TCPListener
 	born     time.Time
-	turned   atomic.Int64 // last turn of the accept loop, since born
+	turned   atomic.Int64   // last turn of the accept loop, since born
+	failures acceptFailures // of the accept loop
 	pool     *pool
 	conns    *connSet
 	messages sync.Pool    // of *message
