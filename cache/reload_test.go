@@ -106,6 +106,26 @@ func TestC03CacheKept(t *testing.T) {
 	expect("the cache's own settings changed", 2)
 }
 
+// TestC03GaugesStay: the figures of a cache that serves on two addresses stay under their labels, through reloads that keep it
+// and through those that fail when everything has been built.
+func TestC03GaugesStay(t *testing.T) {
+	up := newUpstream(t, "192.0.2.7")
+	prom := "127.0.0.1:" + freePort(t)
+	text := strings.Replace(block(".", up.addr, "cache 300", "prometheus "+prom), "bind 127.0.0.1", "bind 127.0.0.1 127.0.0.2", 1)
+	c := start(t, text)
+	if got := c.ask("kept.test"); got != "192.0.2.7" {
+		t.Fatal(got)
+	}
+	series := `coredns_cache_entries{server="dns://127.0.0.1:` + c.port + `",type="success",view="",zones="."}`
+	for i, change := range [][2]string{{"", ""}, {" errors\n", " errors\n log\n"}, {"127.0.0.2", "203.0.113.1"}, {" errors\n", " errors\n loadbalance\n"}} {
+		c.write(strings.Replace(text, change[0], change[1], 1))
+		c.reload()
+		if got := metric(t, prom, series); got != "1" {
+			t.Errorf("after reload %d: %q entries, want 1", i, got)
+		}
+	}
+}
+
 // TestC03BindSetAndPorts: addresses and ports come and go; those that stay are served throughout.
 func TestC03BindSetAndPorts(t *testing.T) {
 	up := newUpstream(t, "192.0.2.7")
