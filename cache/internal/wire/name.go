@@ -54,8 +54,8 @@ func skipName(msg []byte, off int) (next, length int, ok bool) {
 	}
 }
 
-// expand appends the name at off written out and folded. The name has been checked.
-func expand(dst, msg []byte, off int) []byte {
+// spelled appends the name at off written out. The name has been checked.
+func spelled(dst, msg []byte, off int) []byte {
 	for {
 		c := int(msg[off])
 		switch {
@@ -64,17 +64,33 @@ func expand(dst, msg []byte, off int) []byte {
 		case c >= 0xc0:
 			off = (c&0x3f)<<8 | int(msg[off+1])
 		default:
-			at := len(dst)
 			dst = append(dst, msg[off:off+1+c]...)
-			fold(dst[at:], dst[at:])
 			off += 1 + c
 		}
 	}
 }
 
+// expand appends the name at off written out and folded. The name has been checked.
+func expand(dst, msg []byte, off int) []byte {
+	at := len(dst)
+	dst = spelled(dst, msg, off)
+	fold(dst[at:], dst[at:])
+	return dst
+}
+
 // ParseName returns the folded wire form of a name in presentation format; the final
 // dot may be missing.
 func ParseName(s string) ([]byte, error) {
+	name, err := packName(s)
+	if err != nil {
+		return nil, err
+	}
+	fold(name, name)
+	return name, nil
+}
+
+// packName is ParseName with the letter case as it is.
+func packName(s string) ([]byte, error) {
 	buf := make([]byte, maxNameLen+2)
 	n, err := dns.PackDomainName(dns.Fqdn(s), buf, 0, nil, false)
 	switch {
@@ -86,7 +102,6 @@ func ParseName(s string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing name %q: %w", s, err)
 	}
-	fold(buf, buf[:n])
 	return buf[:n:n], nil
 }
 

@@ -39,6 +39,9 @@ const (
 	TypeHTTPS  = 65
 	TypeANY    = 255
 
+	typeSIG    = 24
+	typeNXT    = 30
+	typeLP     = 107
 	typeNXNAME = 128
 	typeTKEY   = 249
 	typeTSIG   = 250

@@ -17,6 +17,7 @@ const (
 
 // record is the frame of one resource record.
 type record struct {
+	off   int
 	rtype uint16
 	class uint16
 	owner owner
@@ -53,6 +54,7 @@ func (r *Reply) readRecord(msg []byte, off int) (rec record, ok bool) {
 	if !ok || next+10 > len(msg) {
 		return rec, false
 	}
+	rec.off = off
 	switch n := next - off; {
 	case length == n && n == 1:
 		rec.owner = ownerRoot
@@ -75,6 +77,23 @@ func (r *Reply) readRecord(msg []byte, off int) (rec record, ok bool) {
 		return rec, false
 	}
 	return rec, r.rdataOK(msg, next+10, rec)
+}
+
+// records calls f for each record of msg, which has r's question, in order; section
+// counts from 0 for the answer section. It returns false at the first malformed record.
+func (r *Reply) records(msg []byte, f func(section int, rec record)) bool {
+	off := headerLen + len(r.question)
+	for section := range 3 {
+		for range binary.BigEndian.Uint16(msg[6+2*section:]) {
+			rec, ok := r.readRecord(msg, off)
+			if !ok {
+				return false
+			}
+			f(section, rec)
+			off = rec.end
+		}
+	}
+	return true
 }
 
 // rdataNames gives, for the types whose data may have compressed names in it (RFC 3597
@@ -105,8 +124,6 @@ func (r *Reply) rdataOK(msg []byte, off int, rec record) bool {
 		return end-off == 4
 	case rec.rtype == TypeAAAA && rec.class == ClassIN:
 		return end-off == 16
-	case rec.rtype == TypeOPT:
-		return optionsOK(msg[off:end])
 	}
 	before, names, behind := rdataNames(rec.rtype)
 	if names == 0 {

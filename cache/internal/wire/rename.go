@@ -1,61 +1,55 @@
 package wire
 
-import (
-	"fmt"
-
-	"github.com/miekg/dns"
-)
+import "fmt"
 
 // Rename returns reply, an answer to the question from, as an answer to the question
 // to, with every owner name passed through owner and every name in the data of records
-// through value.
+// through value, both in presentation format.
 func Rename(reply, from, to []byte, owner, value func(string) string) ([]byte, error) {
 	if !answers(from, reply) {
 		return nil, ErrMismatch
 	}
-	var m dns.Msg
-	if err := m.Unpack(reply); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
-	m.Question[0].Name = FormatName(to[:len(to)-4])
-	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
-		for _, rr := range section {
-			if rr.Header().Rrtype == dns.TypeOPT {
-				continue
+	var err error
+	through := func(f func(string) string) func([]byte) []byte {
+		return func(name []byte) []byte {
+			was := FormatName(name)
+			now := f(was)
+			if now == was {
+				return name // with whatever the presentation format cannot say
 			}
-			rr.Header().Name = owner(rr.Header().Name)
-			for _, name := range namesIn(rr) {
-				*name = value(*name)
+			changed, perr := packName(now)
+			if perr != nil {
+				err = fmt.Errorf("renaming %s: %w", was, perr)
+				return name
 			}
+			return changed
 		}
 	}
-	m.Compress = true
-	packed, err := m.Pack()
-	if err != nil {
-		return nil, fmt.Errorf("packing renamed reply: %w", err)
+	rename := through(owner)
+	p := newPacker(nil, reply, to)
+	r := Reply{question: from}
+	sound := r.records(reply, func(section int, rec record) {
+		var buf [maxNameLen]byte
+		name := spelled(buf[:0], reply, rec.off)
+		if rec.rtype != TypeOPT {
+			name = rename(name)
+		}
+		p.add(section, reply, rec, name, through(value))
+	})
+	switch {
+	case !sound:
+		return nil, ErrMalformed
+	case err == nil && p.size() > maxMessage:
+		err = fmt.Errorf("a renamed reply of %d octets", p.size())
 	}
-	return packed, nil
+	return p.out, err
 }
 
-// namesIn returns the names in the data of a record that a rewrite may change.
-func namesIn(rr dns.RR) []*string {
-	switch rr := rr.(type) {
-	case *dns.CNAME:
-		return []*string{&rr.Target}
-	case *dns.DNAME:
-		return []*string{&rr.Target}
-	case *dns.SOA:
-		return []*string{&rr.Ns, &rr.Mbox}
-	case *dns.SRV:
-		return []*string{&rr.Target}
-	case *dns.MX:
-		return []*string{&rr.Mx}
-	case *dns.NAPTR:
-		return []*string{&rr.Replacement}
-	case *dns.NS:
-		return []*string{&rr.Ns}
-	case *dns.PTR:
-		return []*string{&rr.Ptr}
+// renamed tells whether a rewrite may change the names in the data of a type.
+func renamed(rtype uint16) bool {
+	switch rtype {
+	case TypeCNAME, TypeDNAME, TypeSOA, TypeSRV, TypeMX, TypeNAPTR, TypeNS, TypePTR:
+		return true
 	}
-	return nil
+	return false
 }

@@ -1,47 +1,63 @@
 package wire
 
 import (
+	"encoding/binary"
 	"slices"
-
-	"github.com/miekg/dns"
 )
 
 // AppendReordered is AppendReply for answers with records that Terms.Rotate leaves in
-// their places there: mail exchangers, whose names need packing anew. It goes through
-// miekg/dns.
+// their places there: mail exchangers, whose names need packing anew.
 func (a *Answer) AppendReordered(dst []byte, q *Query, t Terms) []byte {
 	whole := t
-	whole.Transport = TCP
-	var m dns.Msg
-	if err := m.Unpack(a.AppendReply(nil, q, whole)); err != nil {
+	whole.Transport, whole.Rotate = TCP, 0
+	msg := a.AppendReply(nil, q, whole)
+	r := Reply{question: q.Question()}
+	var sections [3][]record
+	var exchangers []record
+	opt := len(msg)
+	if !r.records(msg, func(section int, rec record) {
+		switch {
+		case rec.rtype == TypeOPT:
+			opt = rec.off
+		case section == 0 && rec.rtype == TypeMX:
+			exchangers = append(exchangers, rec)
+		default:
+			sections[section] = append(sections[section], rec)
+		}
+	}) || len(exchangers) == 0 {
 		return a.AppendReply(dst, q, t)
 	}
-	m.Answer = turnExchangers(m.Answer, t.Rotate)
-	m.Compress = true
-	limit := q.limit(t)
-	if m.Len() > limit {
-		m.Truncate(limit)
+	turn := int(t.Rotate % uint32(len(exchangers)))
+	sections[0] = slices.Concat(sections[0], exchangers[turn:], exchangers[:turn])
+
+	p := newPacker(dst, msg, msg[headerLen:headerLen+len(r.question)])
+	room := q.limit(t) - (len(msg) - opt)
+	cut := p.fill(msg, sections, room)
+	if cut {
+		p.out[p.base+2] |= flagTC >> 8
 	}
-	packed, err := m.Pack()
-	if err != nil || len(packed) > limit {
-		return a.AppendReply(dst, q, t)
+	if opt < len(msg) {
+		p.out = append(p.out, msg[opt:]...)
+		p.count(2)
 	}
-	return append(dst, packed...)
+	return p.out
 }
 
-// turnExchangers returns rrs with the mail exchangers at the end, turned by n places.
-func turnExchangers(rrs []dns.RR, n uint32) []dns.RR {
-	var rest, mx []dns.RR
-	for _, rr := range rrs {
-		if rr.Header().Rrtype == dns.TypeMX {
-			mx = append(mx, rr)
-		} else {
-			rest = append(rest, rr)
+// fill adds records as long as they go into room octets. cut is true when something is
+// missing that the client must have (RFC 2181 section 9).
+func (p *packer) fill(msg []byte, sections [3][]record, room int) (cut bool) {
+	var owner [maxNameLen]byte
+	for section, records := range sections {
+		for _, rec := range records {
+			before := len(p.out)
+			p.add(section, msg, rec, spelled(owner[:0], msg, rec.off), nil)
+			if p.size() > room {
+				field := p.out[p.base+6+2*section:]
+				binary.BigEndian.PutUint16(field, binary.BigEndian.Uint16(field)-1)
+				p.out = p.out[:before]
+				return section < 2
+			}
 		}
 	}
-	if len(mx) == 0 {
-		return rest
-	}
-	turn := int(n % uint32(len(mx)))
-	return slices.Concat(rest, mx[turn:], mx[:turn])
+	return false
 }

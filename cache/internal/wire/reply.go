@@ -64,9 +64,8 @@ const NoTTL = 1<<32 - 1
 // Read checks msg, the reply to question asked with variant. It keeps both slices.
 //
 // Most replies only need to be walked. One that is laid out in another way (OPT not at
-// the end, DNSSEC records that were not asked for, names written out) takes a round
-// trip through miekg/dns, which packs it anew with compression. The error is
-// ErrMismatch or ErrMalformed.
+// the end, DNSSEC records that were not asked for, names written out) is packed anew.
+// The error is ErrMismatch or ErrMalformed.
 func (r *Reply) Read(question []byte, variant Variant, msg []byte) error {
 	if !answers(question, msg) {
 		return ErrMismatch
@@ -77,7 +76,7 @@ func (r *Reply) Read(question []byte, variant Variant, msg []byte) error {
 	if found == layoutLoose || found == layoutOdd {
 		// What was in the OPT record does not come back.
 		rcode, opt, ede := r.Rcode, r.HasOPT, r.ede
-		if packed, ok := repack(question, variant, msg); ok {
+		if packed, ok := r.repack(msg); ok {
 			if r.walk(packed) == layoutBroken {
 				return ErrMalformed
 			}

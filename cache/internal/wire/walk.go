@@ -35,13 +35,16 @@ func (r *Reply) walk(msg []byte) layout {
 			return layoutBroken
 		}
 		if rec.rtype == TypeOPT {
-			if i < authority || r.HasOPT || rec.owner != ownerRoot {
-				return layoutBroken
+			// One that is where it should not be, or once more, is left out like a right
+			// one: what counts is the answer.
+			if i >= authority && rec.owner == ownerRoot && !r.HasOPT {
+				r.Rcode |= Rcode(rec.ttl>>24) << 4
+				if options := msg[rec.fixed+10 : rec.end]; optionsOK(options) {
+					r.ede = extendedError(options)
+				}
 			}
 			r.HasOPT = true
-			r.Rcode |= Rcode(rec.ttl>>24) << 4
-			r.ede = extendedError(msg[rec.fixed+10 : rec.end])
-			odd = odd || i != total-1
+			odd = odd || i != total-1 || i < authority
 			off = rec.end
 			continue
 		}
@@ -72,10 +75,10 @@ func (r *Reply) walk(msg []byte) layout {
 func (r *Reply) qtype() uint16 { return binary.BigEndian.Uint16(r.question[len(r.question)-4:]) }
 
 // unwanted tells whether a record must not go on: DNSSEC's that nobody asked for (RFC
-// 4035 section 3.2.1), or one that signs the upstream's message and not ours.
+// 4035 section 3.2.1), or one that is about the upstream's message and not ours.
 func (r *Reply) unwanted(rtype uint16) bool {
 	switch rtype {
-	case typeTSIG:
+	case TypeOPT, typeTSIG:
 		return true
 	case TypeRRSIG, TypeNSEC, TypeNSEC3:
 		return r.variant&DO == 0 && r.qtype() != rtype && r.qtype() != TypeANY
