@@ -6,8 +6,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodedns/nodedns/e2e/agent"
 )
@@ -50,8 +52,19 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	if at, err := c.Signal(t.Context(), n, 0); err != nil || at.Before(before.Round(0)) || at.After(time.Now().Round(0)) {
+		t.Errorf("signal 0 to the daemon: sent at %s, %v", at, err)
+	}
 	if err := c.StopDaemon(t.Context(), "d"); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := c.Signal(t.Context(), n, 0); err == nil {
+		t.Error("the stopped daemon takes signals")
 	}
 	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
 		t.Error("the stopped daemon is still there")

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // DialFunc connects to the node, as in net.Dialer.
@@ -80,6 +82,20 @@ func (c *Client) RunCommand(ctx context.Context, cmd Command) (string, error) {
 		return string(out), &ExitError{Code: code, Args: cmd.Args, Output: string(out)}
 	}
 	return string(out), nil
+}
+
+// Signal sends a signal to a process and returns when it was sent, by the node's clock.
+func (c *Client) Signal(ctx context.Context, pid int, signal syscall.Signal) (time.Time, error) {
+	resp, err := c.do(ctx, http.MethodPost, "/signal", Signal{Pid: pid, Signal: int(signal)})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("signalling process %d: %w", pid, err)
+	}
+	defer resp.Body.Close()
+	var sent Sent
+	if err := json.NewDecoder(resp.Body).Decode(&sent); err != nil {
+		return time.Time{}, fmt.Errorf("signalling process %d: %w", pid, err)
+	}
+	return time.Unix(0, sent.UnixNano), nil
 }
 
 // StartDaemon starts a daemon, after stopping the one of that name.

@@ -25,5 +25,19 @@ type Daemon struct {
 	Log string
 }
 
+// Signal is the body of POST /signal: it sends a signal by a system call of the agent's own. A kill program would first
+// have to start, which takes some 50 ms of the node's only processor, and whoever is killed would have been starved
+// before.
+type Signal struct {
+	Pid    int
+	Signal int
+}
+
+// Sent is the answer.
+type Sent struct {
+	// UnixNano is when the signal was sent, by the node's clock.
+	UnixNano int64
+}
+
 // exitCode is the trailer with the command's exit code; -1 stands for one that could not be started.
 const exitCode = "X-Exit-Code"

@@ -34,6 +34,7 @@ func NewServer() *Server {
 	s := &Server{mux: http.NewServeMux(), daemons: make(map[string]*daemon)}
 	s.mux.HandleFunc("GET /ready", func(http.ResponseWriter, *http.Request) {})
 	s.mux.HandleFunc("POST /run", s.run)
+	s.mux.HandleFunc("POST /signal", signal)
 	s.mux.HandleFunc("POST /daemons", s.start)
 	s.mux.HandleFunc("DELETE /daemons/{name}", s.stop)
 	return s
@@ -73,6 +74,21 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.Header().Set(exitCode, strconv.Itoa(code))
+}
+
+func signal(w http.ResponseWriter, r *http.Request) {
+	var s Signal
+	// Process 1 and groups (negative) are nobody's business.
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil || s.Pid <= 1 {
+		http.Error(w, fmt.Sprintf("no process in the request: %v", err), http.StatusBadRequest)
+		return
+	}
+	now := time.Now()
+	if err := syscall.Kill(s.Pid, syscall.Signal(s.Signal)); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(Sent{UnixNano: now.UnixNano()}) // a client that went away does not matter
 }
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request) {

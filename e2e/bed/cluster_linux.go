@@ -21,6 +21,8 @@ type ClusterConfig struct {
 	Config
 	// Proxies are the kube-proxy modes of the nodes (ipvs, iptables), one for each node.
 	Proxies []string
+	// Prepare runs while the nodes boot, to create objects early; may be nil.
+	Prepare func(context.Context, *ControlPlane) error
 	// Images are image archives, which are imported on every node.
 	Images []string
 }
@@ -89,6 +91,9 @@ func (c *Cluster) start(ctx context.Context, cfg ClusterConfig) (err error) {
 	}
 	c.Nodes = make([]*Node, len(cfg.Proxies))
 	g, gctx := errgroup.WithContext(ctx)
+	if cfg.Prepare != nil {
+		g.Go(func() error { return cfg.Prepare(gctx, c.ControlPlane) })
+	}
 	for i, mode := range cfg.Proxies {
 		g.Go(func() (err error) {
 			begin := time.Now()

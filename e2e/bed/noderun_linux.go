@@ -77,12 +77,23 @@ func (n *Node) ProxyMode(ctx context.Context) (string, error) {
 func (n *Node) Log(program string) string { return host.Tail(filepath.Join(n.dir, program+".log"), 15) }
 
 // Pids lists the processes on the node whose program has the given file name.
-func (n *Node) Pids(ctx context.Context, program string) ([]string, error) {
+func (n *Node) Pids(ctx context.Context, program string) ([]int, error) {
 	out, err := n.Agent.Run(ctx, "busybox", "pidof", program)
 	if exit, ok := errors.AsType[*agent.ExitError](err); ok && exit.Code == 1 {
 		return nil, nil
 	}
-	return strings.Fields(out), err
+	if err != nil {
+		return nil, fmt.Errorf("looking for %s on %s: %w", program, n.Name, err)
+	}
+	var pids []int
+	for _, f := range strings.Fields(out) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, fmt.Errorf("looking for %s on %s: %w", program, n.Name, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
 }
 
 func (n *Node) daemon(ctx context.Context, name string, args ...string) error {

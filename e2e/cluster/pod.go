@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -57,7 +58,11 @@ func (e *Env) CreatePod(ctx context.Context, s PodSpec) (*Pod, error) {
 		Spec: corev1.PodSpec{
 			HostNetwork: s.HostNetwork, DNSPolicy: s.DNSPolicy, TerminationGracePeriodSeconds: &grace,
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			Containers:  []corev1.Container{{Name: "client", Image: archive.ClientImage}},
+			Containers: []corev1.Container{{
+				Name: "client", Image: archive.ClientImage,
+				// A load must keep its rate while kubelet and containerd are busy on the node's only processor.
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}},
+			}},
 		},
 	}
 	if s.Node != "" {

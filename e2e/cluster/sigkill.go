@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/nodedns/nodedns/e2e/bed"
@@ -36,10 +37,12 @@ type KillResult struct {
 	AnsweredBy map[string]int `json:"answered_by"`
 	Errors     map[string]int `json:"errors,omitempty"`
 	RatePerSec int            `json:"rate_per_second"`
-	// BackSeconds is for each kill how long it took until the cache was ready again.
-	BackSeconds []float64 `json:"back_seconds"`
-	P50MS       float64   `json:"p50_ms"`
-	P99MS       float64   `json:"p99_ms"`
+	// Events are the single kills.
+	Events []Kill `json:"events"`
+	// FailedAtMS are the times of the questions that failed, in milliseconds since the load began.
+	FailedAtMS []float64 `json:"failed_at_ms"`
+	P50MS      float64   `json:"p50_ms"`
+	P99MS      float64   `json:"p99_ms"`
 	// The baseline is the same load against the plain ClusterIP without any kill.
 	BaselineQueries  int            `json:"baseline_queries"`
 	BaselineFailed   int            `json:"baseline_failed"`
@@ -47,6 +50,15 @@ type KillResult struct {
 	BaselineBy       map[string]int `json:"baseline_answered_by"`
 	BaselineP50MS    float64        `json:"baseline_p50_ms"`
 	BaselineP99MS    float64        `json:"baseline_p99_ms"`
+}
+
+// A Kill is one SIGKILL.
+type Kill struct {
+	// AtMS is when, in milliseconds since the load began.
+	AtMS float64 `json:"at_ms"`
+	// BackSeconds is how long it took until the cache was ready again.
+	BackSeconds float64 `json:"back_seconds"`
+	at          time.Time
 }
 
 // Excess is how many questions failed beyond the baseline's rate.
@@ -72,38 +84,54 @@ func (e *Env) KillCache(ctx context.Context, pod *Pod, node *bed.Node, c KillCon
 
 	e.con.Step("now %d questions a second to the Pod's first nameserver, and %d SIGKILLs to the cache", c.Rate, c.Kills)
 	l := pod.StartLoad(ctx, rate, limit)
-	back, killErr := e.kill(ctx, node, l, c)
+	events, killErr := e.kill(ctx, node, l, c)
 	res, err := l.Stop()
 	if err := errors.Join(killErr, err); err != nil {
 		return r, err
 	}
-	r.Kills, r.BackSeconds = len(back), back
+	for i := range events {
+		events[i].AtMS = float64(events[i].at.Sub(res.Start).Microseconds()) / 1000
+	}
+	for _, f := range res.Failures {
+		r.FailedAtMS = append(r.FailedAtMS, f.SentMS)
+	}
+	r.Kills, r.Events = len(events), events
 	r.Queries, r.Failed, r.OutageMS, r.AnsweredBy, r.Errors = res.Queries, res.Failed, res.OutageMS, res.By, res.Errors
 	r.P50MS, r.P99MS = res.P50MS, res.P99MS
 	e.con.Step("  %d asked, %d failed, answered by %v", res.Queries, res.Failed, res.By)
+	for _, f := range res.Failures {
+		e.con.Step("  failed at %.0f ms: %s", f.SentMS, f.Error)
+	}
 	return r, nil
 }
 
-func (e *Env) kill(ctx context.Context, node *bed.Node, l *Load, c KillConfig) (back []float64, err error) {
+func (e *Env) kill(ctx context.Context, node *bed.Node, l *Load, c KillConfig) (events []Kill, err error) {
 	if err := calm(ctx, l, c.Calm); err != nil {
 		return nil, err
 	}
 	for i := range c.Kills {
 		_, before, _, err := e.CachePod(ctx, node.Name)
 		if err != nil {
-			return back, err
+			return events, err
 		}
 		pids, err := node.Pids(ctx, cacheName)
 		if err != nil {
-			return back, err
+			return events, err
 		}
 		if len(pids) != 1 {
-			return back, fmt.Errorf("%d processes of the cache on %s instead of one", len(pids), node.Name)
+			return events, fmt.Errorf("%d processes of the cache on %s instead of one", len(pids), node.Name)
 		}
-		if _, err := node.Agent.Run(ctx, "busybox", "kill", "-KILL", pids[0]); err != nil {
-			return back, fmt.Errorf("killing the cache: %w", err)
+		// Looking for the process has kept the node's only processor busy: let it calm down, so that what is killed is a
+		// cache that serves, not one that waits for its turn.
+		if err := calm(ctx, l, time.Second); err != nil {
+			return events, err
 		}
-		e.con.Step("  SIGKILL %d of %d: process %s on %s", i+1, c.Kills, pids[0], node.Name)
+		// The load runs on the same node, and so by the same clock.
+		at, err := node.Agent.Signal(ctx, pids[0], syscall.SIGKILL)
+		if err != nil {
+			return events, fmt.Errorf("killing the cache: %w", err)
+		}
+		e.con.Step("  SIGKILL %d of %d: process %d on %s", i+1, c.Kills, pids[0], node.Name)
 		begin := time.Now()
 		// kubelet waits 10 s before the second start and 20 s before the third; all that time the cluster DNS must answer.
 		err = host.Until(ctx, "the cache to be back", 3*time.Minute, func(ctx context.Context) error {
@@ -114,15 +142,15 @@ func (e *Env) kill(ctx context.Context, node *bed.Node, l *Load, c KillConfig) (
 			return err
 		})
 		if err != nil {
-			return back, e.explain(ctx, err, cacheNamespace)
+			return events, e.explain(ctx, err, cacheNamespace)
 		}
-		back = append(back, time.Since(begin).Seconds())
-		e.con.Step("  the cache is back after %.1fs", back[i])
+		events = append(events, Kill{at: at, BackSeconds: time.Since(begin).Seconds()})
+		e.con.Step("  the cache is back after %.1fs", events[i].BackSeconds)
 		if err := calm(ctx, l, c.Calm); err != nil {
-			return back, err
+			return events, err
 		}
 	}
-	return back, nil
+	return events, nil
 }
 
 // calm lets the load run on for a while.

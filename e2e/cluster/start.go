@@ -65,6 +65,7 @@ func Start(ctx context.Context, con *console.Console, proxies []string) (*Env, e
 	con.Step("starting a control plane and %d User-Mode Linux nodes (kube-proxy: %s)", len(proxies), strings.Join(proxies, ", "))
 	c, err := bed.StartCluster(ctx, bed.ClusterConfig{
 		Config: bed.Config{Console: con, Name: "cluster"}, Proxies: proxies, Images: slices.Concat(ours, product),
+		Prepare: func(ctx context.Context, cp *bed.ControlPlane) error { return applyDNS(ctx, cp, root) },
 	})
 	if err != nil {
 		return nil, err
@@ -81,17 +82,6 @@ func (e *Env) start(ctx context.Context) (err error) {
 	if e.Client, err = e.Cluster.Client(); err != nil {
 		return err
 	}
-	text, err := manifests.ReadFile("manifests/kube-dns.yaml")
-	if err != nil {
-		return err
-	}
-	file := e.Workspace().Path("kube-dns.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return fmt.Errorf("writing the manifest of the cluster DNS: %w", err)
-	}
-	if _, err := e.Kubectl(ctx, "apply", "-f", file); err != nil {
-		return err
-	}
 	if err := e.WaitDeployment(ctx, "kube-system", "coredns", 1); err != nil {
 		return err
 	}
@@ -102,6 +92,20 @@ func (e *Env) start(ctx context.Context) (err error) {
 	}
 	e.con.Step("cluster DNS answers on every node")
 	return nil
+}
+
+// applyDNS creates the cluster DNS.
+func applyDNS(ctx context.Context, cp *bed.ControlPlane, root string) error {
+	text, err := manifests.ReadFile("manifests/kube-dns.yaml")
+	if err != nil {
+		return err
+	}
+	file := cp.Workspace().Path("kube-dns.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return fmt.Errorf("writing the manifest of the cluster DNS: %w", err)
+	}
+	_, err = kubectl(ctx, cp, root, "apply", "-f", file)
+	return err
 }
 
 // waitService waits until kube-proxy on the node has programmed the cluster DNS Service, which takes some seconds in
@@ -116,9 +120,13 @@ func (e *Env) waitService(ctx context.Context, n *bed.Node) error {
 
 // Kubectl runs the kubectl that was built with the control plane and returns what it printed.
 func (e *Env) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, e.Program("kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.Kubeconfig())
-	cmd.Dir = e.root
+	return kubectl(ctx, e.ControlPlane, e.root, args...)
+}
+
+func kubectl(ctx context.Context, cp *bed.ControlPlane, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, cp.Program("kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+cp.Kubeconfig())
+	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))

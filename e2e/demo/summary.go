@@ -13,9 +13,9 @@ import (
 // summary prints what a person should take home.
 func summary(con *console.Console, r cluster.Report, file string) {
 	k := r.Sigkill
-	back := make([]string, 0, len(k.BackSeconds))
-	for _, s := range k.BackSeconds {
-		back = append(back, fmt.Sprintf("%.0f s", s))
+	back := make([]string, 0, len(k.Events))
+	for _, e := range k.Events {
+		back = append(back, fmt.Sprintf("%.0f s", e.BackSeconds))
 	}
 	con.Plain("")
 	con.Plain("Summary")

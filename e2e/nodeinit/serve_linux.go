@@ -42,7 +42,7 @@ func serve(folder string) error {
 		what string
 		do   func(agent.Node) error
 	}{
-		{"mounts", mounts}, {"files", files}, {"modules", modules}, {"network", network}, {"settings", settings},
+		{"mounts", mounts}, {"groups", cgroups}, {"files", files}, {"modules", modules}, {"network", network}, {"settings", settings},
 	} {
 		if err := step.do(n); err != nil {
 			return fmt.Errorf("setting up the %s: %w", step.what, err)

@@ -48,6 +48,19 @@ func mounts(n agent.Node) error {
 	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
 }
 
+// cgroups puts this process, and with it everything it will start, into a group of its own beside the Pods', as systemd
+// does with system services. In the root group each of these processes would weigh as much as several Pods.
+func cgroups(agent.Node) error {
+	const root = "/sys/fs/cgroup"
+	if err := os.WriteFile(root+"/cgroup.subtree_control", []byte("+cpu +io +memory +pids"), 0); err != nil {
+		return err
+	}
+	if err := os.Mkdir(root+"/system", 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(root+"/system/cgroup.procs", []byte("0"), 0)
+}
+
 func mountAll(list ...mount) error {
 	for _, m := range list {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {
