@@ -25,6 +25,9 @@ type KillConfig struct {
 	Baseline time.Duration
 }
 
+// maxListed is how many failed questions are listed one by one.
+const maxListed = 20
+
 // KillResult is what that cost.
 type KillResult struct {
 	Kills int `json:"kills"`
@@ -39,7 +42,7 @@ type KillResult struct {
 	RatePerSec int            `json:"rate_per_second"`
 	// Events are the single kills.
 	Events []Kill `json:"events"`
-	// FailedAtMS are the times of the questions that failed, in milliseconds since the load began.
+	// FailedAtMS are the times of the first questions that failed, in milliseconds since the load began.
 	FailedAtMS []float64 `json:"failed_at_ms"`
 	P50MS      float64   `json:"p50_ms"`
 	P99MS      float64   `json:"p99_ms"`
@@ -92,16 +95,14 @@ func (e *Env) KillCache(ctx context.Context, pod *Pod, node *bed.Node, c KillCon
 	for i := range events {
 		events[i].AtMS = float64(events[i].at.Sub(res.Start).Microseconds()) / 1000
 	}
-	for _, f := range res.Failures {
+	for _, f := range res.Failures[:min(len(res.Failures), maxListed)] {
 		r.FailedAtMS = append(r.FailedAtMS, f.SentMS)
+		e.con.Step("  failed at %.0f ms: %s", f.SentMS, f.Error)
 	}
 	r.Kills, r.Events = len(events), events
 	r.Queries, r.Failed, r.OutageMS, r.AnsweredBy, r.Errors = res.Queries, res.Failed, res.OutageMS, res.By, res.Errors
 	r.P50MS, r.P99MS = res.P50MS, res.P99MS
 	e.con.Step("  %d asked, %d failed, answered by %v", res.Queries, res.Failed, res.By)
-	for _, f := range res.Failures {
-		e.con.Step("  failed at %.0f ms: %s", f.SentMS, f.Error)
-	}
 	return r, nil
 }
 

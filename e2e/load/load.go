@@ -93,7 +93,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		})
 	}
 	wg.Wait()
-	return summarize(c, answers[:sent], time.Since(start)), nil
+	return summarize(c, answers[:sent], start), nil
 }
 
 // ask asks one question from a new socket.

@@ -39,18 +39,23 @@ type Result struct {
 	OutageMS float64 `json:"outage_ms"`
 	P50MS    float64 `json:"p50_ms"`
 	P99MS    float64 `json:"p99_ms"`
+	// Start is when the load began, by the clock of the machine it ran on.
+	Start time.Time `json:"start"`
+	// Failures are the questions that failed.
+	Failures []Answer `json:"failures,omitempty"`
 	// Answers are the single questions in the order in which they were sent.
 	Answers []Answer `json:"answers,omitempty"`
 }
 
-func summarize(c Config, answers []Answer, took time.Duration) Result {
+func summarize(c Config, answers []Answer, start time.Time) Result {
 	r := Result{
-		Server: c.Server.String(), Network: c.Network, Rate: c.Rate, Seconds: took.Seconds(), Queries: len(answers),
+		Server: c.Server.String(), Network: c.Network, Rate: c.Rate, Start: start, Seconds: time.Since(start).Seconds(), Queries: len(answers),
 		Errors: make(map[string]int), By: make(map[string]int), Answers: answers,
 	}
 	var latencies []float64
 	for _, a := range answers {
 		if a.Error != "" {
+			r.Failures = append(r.Failures, a)
 			r.Failed++
 			r.Errors[a.Error]++
 			continue
