@@ -129,10 +129,11 @@ func (q *Query) Read(msg []byte) Verdict {
 		return Silent
 	}
 	questionOK := binary.BigEndian.Uint16(msg[4:]) == 1 && q.readQuestion()
-	if q.flags&opcodeMask != 0 {
-		return q.reject(NotImp)
-	}
-	if !questionOK {
+	if q.flags&opcodeMask != 0 || !questionOK {
+		q.readOPT()
+		if q.flags&opcodeMask != 0 {
+			return q.reject(NotImp)
+		}
 		q.qlen = 0
 		return q.reject(FormErr)
 	}
@@ -140,7 +141,7 @@ func (q *Query) Read(msg []byte) Verdict {
 		q.variant |= CD
 	}
 	if binary.BigEndian.Uint16(msg[6:])|binary.BigEndian.Uint16(msg[8:])|binary.BigEndian.Uint16(msg[10:]) != 0 {
-		if rcode := q.readRecords(); rcode != NoError {
+		if rcode := q.readRecords(headerLen + q.qlen); rcode != NoError {
 			return q.reject(rcode)
 		}
 	}

@@ -66,6 +66,41 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
+// TestRFC6891_RejectedWithOPT: a reply to a query with OPT has one, whatever the reason to
+// reject it; one without has none.
+func TestRFC6891_RejectedWithOPT(t *testing.T) {
+	opt := "\x00\x00\x29\x04\xd0\x00\x00\x80\x00\x00\x00"
+	question := "\x07example\x04test\x00\x00\x06\x00\x01"
+	for what, c := range map[string]struct{ header, rest string }{
+		"IQUERY":                    {"\x00\x07\x08\x00\x00\x01\x00\x00\x00\x00\x00\x01", question + opt},
+		"NOTIFY":                    {"\x00\x07\x24\x00\x00\x01\x00\x00\x00\x00\x00\x01", question + opt},
+		"UPDATE":                    {"\x00\x07\x28\x00\x00\x01\x00\x00\x00\x01\x00\x01", question + "\xc0\x0c\x00\xff\x00\xff\x00\x00\x00\x00\x00\x00" + opt},
+		"DSO":                       {"\x00\x07\x30\x00\x00\x00\x00\x00\x00\x00\x00\x01", opt},
+		"no question":               {"\x00\x07\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01", opt},
+		"two questions":             {"\x00\x07\x01\x00\x00\x02\x00\x00\x00\x00\x00\x01", question + question + opt},
+		"OPT in the answer section": {"\x00\x07\x01\x00\x00\x01\x00\x01\x00\x00\x00\x00", question + opt},
+		"AXFR":                      {"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01", "\x07example\x04test\x00\x00\xfc\x00\x01" + opt},
+	} {
+		with := []byte(c.header + c.rest)
+		var m dns.Msg
+		if err := m.Unpack(AppendError(nil, with, ServFail)); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if m.IsEdns0() == nil || m.Rcode == dns.RcodeServerFailure {
+			t.Errorf("%s: %v", what, &m)
+		}
+		without := bytes.Clone(with[:len(with)-len(opt)])
+		without[7], without[11] = 0, 0
+		m = dns.Msg{}
+		if err := m.Unpack(AppendError(nil, without, ServFail)); err != nil {
+			t.Fatalf("%s without: %v", what, err)
+		}
+		if m.IsEdns0() != nil {
+			t.Errorf("%s without: %v", what, &m)
+		}
+	}
+}
+
 // checkError checks the reply of AppendError(packet, ServFail).
 func checkError(t *testing.T, packet, reply []byte, v Verdict, rcode Rcode) {
 	t.Helper()

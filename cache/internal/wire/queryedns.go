@@ -2,11 +2,24 @@ package wire
 
 import "encoding/binary"
 
-// readRecords walks what follows the question, for OPT's sake. Other records are
+// readOPT looks for OPT in a message that is rejected for another reason: whatever the
+// reason, the reply to one with OPT has one too (RFC 6891 section 6.1.1).
+func (q *Query) readOPT() {
+	off := headerLen
+	for range binary.BigEndian.Uint16(q.msg[4:]) {
+		next, _, ok := skipName(q.msg, off)
+		if !ok || next+4 > len(q.msg) {
+			return
+		}
+		off = next + 4
+	}
+	q.readRecords(off)
+}
+
+// readRecords walks what follows the question, at off, for OPT's sake. Other records are
 // checked for their frame only and ignored: the SOA of IXFR, TSIG.
-func (q *Query) readRecords() Rcode {
+func (q *Query) readRecords(off int) Rcode {
 	msg := q.msg
-	off := headerLen + q.qlen
 	authority := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
 	total := authority + int(binary.BigEndian.Uint16(msg[10:]))
 	badVersion := false
@@ -21,10 +34,11 @@ func (q *Query) readRecords() Rcode {
 		}
 		if binary.BigEndian.Uint16(msg[fixed:]) == TypeOPT {
 			// RFC 6891 section 6.1.1: in the additional section, once, owned by the root.
-			if i < authority || q.EDNS || msg[off] != 0 {
+			again := q.EDNS
+			q.EDNS = true
+			if i < authority || again || msg[off] != 0 {
 				return FormErr
 			}
-			q.EDNS = true
 			q.size = max(binary.BigEndian.Uint16(msg[fixed+2:]), minUDPSize)
 			if msg[fixed+6]&0x80 != 0 {
 				q.variant |= DO
