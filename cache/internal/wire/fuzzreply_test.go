@@ -34,6 +34,12 @@ func FuzzReply(f *testing.F) {
 		if !bytes.Equal(msg, before) {
 			t.Fatal("the reply was changed")
 		}
+		if own.msg[2]&0xf8 == 0x80 && msg[4] == 0 && msg[5] == 1 {
+			rcode, edns, ok := Check(question, msg)
+			if ok != (err == nil) && !r.Truncated || ok && (rcode != r.Rcode || edns != r.HasOPT) {
+				t.Fatalf("checked: %s, EDNS %v, %v; read: %s, EDNS %v, %v", rcode, edns, ok, r.Rcode, r.HasOPT, err)
+			}
+		}
 		if err != nil {
 			return
 		}

@@ -28,11 +28,11 @@ type record struct {
 
 // readName is skipName for a name of a record. It notes where labels begin, and sets
 // stray when the name points at something else: sound enough to be read, but its octets
-// may be a TTL, and change.
+// may be a TTL, and change. With a nil r it is skipName.
 func (r *Reply) readName(msg []byte, off int) (next, length int, ok bool) {
 	next, length, ok = skipName(msg, off)
-	if !ok {
-		return 0, 0, false
+	if !ok || r == nil {
+		return next, length, ok
 	}
 	for ; off < next-1 && msg[off] < 0xc0; off += int(msg[off]) + 1 {
 		r.starts = append(r.starts, uint16(off))

@@ -11,7 +11,7 @@ func (a *Answer) AppendReordered(dst []byte, q *Query, t Terms) []byte {
 	whole := t
 	whole.Transport, whole.Rotate = TCP, 0
 	msg := a.AppendReply(nil, q, whole)
-	r := Reply{question: q.Question()}
+	r := Reply{question: slices.Clone(q.Question())} // or every query would be put on the heap, for this one's sake
 	var sections [3][]record
 	var exchangers []record
 	opt := len(msg)

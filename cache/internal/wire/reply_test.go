@@ -25,9 +25,15 @@ func TestMalformedReplies(t *testing.T) {
 				question, _ := ParseName("example.test")
 				question = append(question, 0, 1, 0, 1)
 				var r Reply
-				err := r.Read(question, 0, readHex(t, file))
+				msg := readHex(t, file)
+				err := r.Read(question, 0, msg)
 				if !errors.Is(err, want) {
 					t.Fatalf("%v, want %v", err, want)
+				}
+				if want != ErrMismatch && !r.Truncated {
+					if _, _, ok := Check(question, msg); ok != (want == nil) {
+						t.Errorf("Check says %v", ok)
+					}
 				}
 				if err != nil {
 					return
@@ -379,6 +385,7 @@ func TestNothingAllocates(t *testing.T) {
 			if q.Read(packet) == OK {
 				a.AppendReply(buf[:0], &q, Terms{Age: 1, Rotate: 3})
 				q.AppendStatus(buf[:0], ServFail, EDECachedError)
+				Check(q.Question(), packed)
 			}
 		}); n != 0 {
 			t.Errorf("%v allocations", n)
@@ -393,6 +400,19 @@ func BenchmarkQuery(b *testing.B) {
 		var q Query
 		if q.Read(p) != OK {
 			b.Fatal("not OK")
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	seed := replySeeds(b)[1]
+	var own Query
+	own.msg = seed
+	own.readQuestion()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, ok := Check(own.Question(), seed); !ok {
+			b.Fatal("malformed")
 		}
 	}
 }
