@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -89,7 +90,7 @@ func (f *Forward) waitIdle() {
 
 // Exchange sends query, a packed message whose ID does not matter, and returns the
 // reply packed, its ID undefined, owned by the caller. The reply is to the question that
-// was asked; it has TC set only if TCP was not to be had. Errors: wire.ErrBusy,
+// was asked, and sound; it has TC set only if TCP was not to be had, from any upstream. Errors: wire.ErrBusy,
 // wire.ErrNoUpstream, wire.ErrLoop, wire.ErrMalformed for a query without a question,
 // those of ctx, and those of the sockets.
 func (f *Forward) Exchange(ctx context.Context, query []byte) ([]byte, error) {
@@ -117,14 +118,20 @@ func (f *Forward) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 // passes is how often each upstream is tried for one query.
 const passes = 2
 
-// tryAll asks the upstreams in order, each at most twice, until one replies or the time
-// is up.
-func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) (reply []byte, err error) {
+// tryAll asks the upstreams in order, each at most twice, until one has an answer or the
+// time is up. A second time is for those that said nothing: a packet may have been lost.
+func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) ([]byte, error) {
 	deadline := time.Now().Add(f.cfg.Timeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	var cut, failure []byte // replies that are worse than an answer
+	var err error
+	silent := false
 	for try := range passes * len(list) {
+		if try == len(list) && (cut != nil || !silent) {
+			break
+		}
 		u := list[try%len(list)]
 		now := time.Now()
 		end := now.Add(f.cfg.ReadTimeout)
@@ -136,25 +143,29 @@ func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) (reply 
 			break
 		}
 		got, terr := u.exchange(ctx, q, end)
-		if terr == nil {
+		switch {
+		case terr == nil:
 			u.replied(now, got)
-			reply, err = got, nil
-			if f.failover(got) && try < len(list)-1 {
-				continue
+			if !f.failover(got) || try >= len(list)-1 {
+				return got, nil
 			}
-			return reply, nil
-		}
-		if ctx.Err() != nil {
+			failure = got
+		case got != nil:
+			u.replied(now, got)
+			cut = got
+		case ctx.Err() != nil:
 			terr = context.Cause(ctx)
-		} else {
+		case !errors.Is(terr, wire.ErrMalformed):
+			silent = true
 			u.failed()
 		}
-		if reply == nil {
-			err = terr
-		}
+		err = terr
 	}
-	if reply != nil {
-		return reply, nil // a response code to fail over from, and nobody had a better one
+	switch {
+	case cut != nil:
+		return cut, nil
+	case failure != nil:
+		return failure, nil // a response code to fail over from, and nobody had a better one
 	}
 	return nil, err
 }

@@ -60,9 +60,9 @@ func (q query) answeredBy(reply []byte) bool {
 }
 
 // refusedBy tells whether reply is an error without a question, as some servers send
-// for what they cannot or will not read.
+// for what they cannot or will not read, or TC and nothing else.
 func (q query) refusedBy(reply []byte) bool {
-	return len(reply) >= headerLen && reply[2]&0xf8 == 0x80 && reply[3]&15 != 0 &&
+	return len(reply) >= headerLen && reply[2]&0xf8 == 0x80 && (reply[3]&15 != 0 || isTruncated(reply)) &&
 		string(reply[4:10]) == "\x00\x00\x00\x00\x00\x00"
 }
 
@@ -81,44 +81,6 @@ func (q query) truncated(reply []byte) []byte {
 	out[2] |= 0x02
 	out[3] &^= 0x0f
 	return out
-}
-
-// whole tells whether all records that the header of reply counts are there: a datagram
-// may have been cut, or hold more than its sender could count. What is in the records is
-// not looked at.
-func (q query) whole(reply []byte) bool {
-	records := 0
-	for at := 6; at < headerLen; at += 2 {
-		records += int(reply[at])<<8 | int(reply[at+1])
-	}
-	off := q.end
-	for range records {
-		if off = afterName(reply, off); off < 0 || off+10 > len(reply) {
-			return false
-		}
-		off += 10 + int(reply[off+8])<<8 + int(reply[off+9])
-		if off > len(reply) {
-			return false
-		}
-	}
-	return true
-}
-
-// afterName returns the offset behind the name at off, or -1.
-func afterName(msg []byte, off int) int {
-	for off < len(msg) {
-		switch c := msg[off]; {
-		case c == 0:
-			return off + 1
-		case c >= 0xc0:
-			return off + 2
-		case c > 63:
-			return -1
-		default:
-			off += 1 + int(c)
-		}
-	}
-	return -1
 }
 
 func isTruncated(reply []byte) bool { return reply[2]&0x02 != 0 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // Every cut of a message is seen, and no whole one is taken for cut.
@@ -28,18 +30,22 @@ func TestWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	q, ok := readQuery(raw)
-	if !ok || !q.whole(raw) || !q.whole(append(raw, 0)) {
+	whole := func(reply []byte) bool {
+		_, _, ok := wire.Check(q.question(), reply)
+		return ok
+	}
+	if !ok || !whole(raw) || !whole(append(raw, 0)) {
 		t.Error("a whole message is taken for cut")
 	}
 	for n := q.end; n < len(raw); n++ {
-		if q.whole(raw[:n]) {
+		if whole(raw[:n]) {
 			t.Errorf("cut at %d of %d octets and not seen", n, len(raw))
 		}
 	}
 	for at, octet := range map[int]byte{7: 9, 9: 1, 11: 2, q.end: 0x80} {
 		bent := append([]byte(nil), raw...)
 		bent[at] = octet
-		if q.whole(bent) {
+		if whole(bent) {
 			t.Errorf("octet %d set to %d and not seen", at, octet)
 		}
 	}
@@ -77,7 +83,7 @@ func FuzzReply(f *testing.F) {
 		}
 		switch {
 		case q.answeredBy(reply):
-			q.whole(reply)
+			wire.Check(q.question(), reply)
 			if r, ok := readQuery(q.truncated(reply)); !ok || !q.answeredBy(r.msg) {
 				t.Errorf("truncated form %x of %x", r.msg, reply)
 			}

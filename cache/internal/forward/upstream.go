@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
 // upstream is one server: its sockets and its health.
@@ -37,27 +41,42 @@ func newUpstream(f *Forward, t Target) *upstream {
 // overStream tells whether every query goes over TCP or TLS.
 func (u *upstream) overStream() bool { return u.f.cfg.ForceTCP || u.target.TLS }
 
-// exchange asks once: over UDP, and over TCP after a reply that is truncated or cannot
-// be read; or over TCP only.
+// exchange asks once: over UDP, and over TCP after a reply that is truncated or
+// malformed; or over TCP only. With an error there may be a reply too: one with TC, to
+// which TCP brought no better one.
 func (u *upstream) exchange(ctx context.Context, q query, end time.Time) ([]byte, error) {
 	if u.overStream() {
-		return u.streams.exchange(ctx, q, end)
+		return u.overTCP(ctx, q, end)
 	}
 	reply, err := u.udp.exchange(ctx, q, end)
 	if err != nil {
 		return nil, err
 	}
-	whole := q.whole(reply)
-	if whole && !isTruncated(reply) {
+	_, _, sound := wire.Check(q.question(), reply)
+	if sound && !isTruncated(reply) {
 		return reply, nil
 	}
-	if full, err := u.streams.exchange(ctx, q, end); err == nil {
+	full, err := u.overTCP(ctx, q, end)
+	switch {
+	case err == nil:
 		return full, nil
+	case sound:
+		return reply, err
+	case isTruncated(reply) || !errors.Is(err, wire.ErrMalformed):
+		return q.truncated(reply), err // a datagram may have been cut on its way
 	}
-	if whole {
-		return reply, nil
+	return nil, err
+}
+
+func (u *upstream) overTCP(ctx context.Context, q query, end time.Time) ([]byte, error) {
+	reply, err := u.streams.exchange(ctx, q, end)
+	if err != nil {
+		return nil, err
 	}
-	return q.truncated(reply), nil
+	if _, _, sound := wire.Check(q.question(), reply); !sound {
+		return nil, fmt.Errorf("asking %s over tcp: %w", u.target, wire.ErrMalformed)
+	}
+	return reply, nil
 }
 
 // replied notes a reply to a query sent at the time start.
