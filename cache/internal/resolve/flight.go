@@ -10,6 +10,7 @@ import (
 type outcome struct {
 	answer *wire.Answer // nil if err is not
 	failed bool         // the upstream answered with a failure
+	cut    bool         // there is more to the answer, but nobody says it over TCP
 	how    source
 	err    error
 }

@@ -27,7 +27,7 @@ func (z *Zone) keep(s *store.Store, name []byte, r *wire.Reply) *outcome {
 	}
 	e, room := store.NewEntry(r.Size())
 	e.Answer = r.Answer(room, floor, uint32(ceiling/time.Second))
-	out := &outcome{answer: &e.Answer, failed: r.Kind == wire.Failure}
+	out := &outcome{answer: &e.Answer, failed: r.Kind == wire.Failure, cut: r.Truncated}
 	switch {
 	case s == nil || r.Truncated || z.disabled(kind, name):
 		return out

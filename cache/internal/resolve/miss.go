@@ -55,7 +55,7 @@ func (z *Zone) resolveStale(ctx context.Context, dst []byte, q *wire.Query, from
 		defer timer.Stop()
 		select {
 		case <-renewal.done:
-			if out := renewal.out; out.err == nil && !out.failed {
+			if out := renewal.out; out.err == nil && !out.failed && !out.cut {
 				return z.fromOutcome(dst, q, from, out)
 			}
 		case <-timer.C:
@@ -68,7 +68,9 @@ func (z *Zone) resolveStale(ctx context.Context, dst []byte, q *wire.Query, from
 
 // fromOutcome issues what an upstream or a local answerer said, or why there is nothing.
 func (z *Zone) fromOutcome(dst []byte, q *wire.Query, from wire.Origin, out *outcome) ([]byte, source) {
-	if out.err == nil {
+	// Over TCP there is nowhere left to go from a truncated answer (RFC 2181 section 9), and
+	// stub resolvers do not expect one: an empty one would mean that there is no such record.
+	if out.err == nil && (!out.cut || from.Transport == wire.UDP) {
 		return z.issue(dst, q, out.answer, z.terms(from)), out.how
 	}
 	return q.AppendStatus(dst, wire.ServFail, explain(out.err)), bySelf
