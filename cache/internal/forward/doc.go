@@ -1,7 +1,7 @@
 // Package forward asks the upstreams: it owns their sockets, picks one for each
-// query, tries again where that helps, watches their health and finds loops. It
-// never reads more of a message than its header and question and never edits
-// more than its ID.
+// query, tries again where that helps, watches their health and finds loops. What it
+// needs to know of a message behind its question, package wire tells. It edits the ID of
+// a query and, for an upstream that does not take EDNS, leaves out the OPT record.
 //
 // A Forward is one `forward` directive:
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -121,13 +122,15 @@ const passes = 2
 // tryAll asks the upstreams in order, each at most twice, until one has an answer or the
 // time is up. A second time is for those that said nothing: a packet may have been lost.
 func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) ([]byte, error) {
-	deadline := time.Now().Add(f.cfg.Timeout)
+	began := time.Now()
+	deadline := began.Add(f.cfg.Timeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
 	var cut, failure []byte // replies that are worse than an answer
 	var err error
 	silent := false
+	var timedOut uint64 // by place in list; beyond 64 nobody looks
 	for try := range passes * len(list) {
 		if try == len(list) && (cut != nil || !silent) {
 			break
@@ -142,7 +145,11 @@ func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) ([]byte
 		if try > 0 && (!now.Before(deadline) || ctx.Err() != nil) {
 			break
 		}
-		got, terr := u.exchange(ctx, q, end)
+		var silentSince time.Time
+		if try >= len(list) && timedOut>>(try-len(list))&1 != 0 {
+			silentSince = began
+		}
+		got, terr := u.exchange(ctx, q, end, silentSince)
 		switch {
 		case terr == nil:
 			u.replied(now, got)
@@ -157,6 +164,9 @@ func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) ([]byte
 			terr = context.Cause(ctx)
 		case !errors.Is(terr, wire.ErrMalformed):
 			silent = true
+			if errors.Is(terr, os.ErrDeadlineExceeded) {
+				timedOut |= 1 << try
+			}
 			u.failed()
 		}
 		err = terr

@@ -537,7 +537,7 @@ func TestRetire(t *testing.T) {
 	u := (*f.ups.Load())[0]
 	f.replace(nil)
 	q, _ := readQuery(packed(t, "late.test"))
-	if _, err := u.exchange(t.Context(), q, time.Now().Add(2*time.Second)); err != nil {
+	if _, err := u.exchange(t.Context(), q, time.Now().Add(2*time.Second), time.Time{}); err != nil {
 		t.Errorf("under way: %v", err)
 	}
 	began := time.Now()

@@ -22,6 +22,9 @@ type upstream struct {
 
 	tlsConfig *tls.Config // of a TLS target
 
+	born time.Time
+	edns ednsRecord
+
 	fails    atomic.Int32  // failed health checks in a row
 	checking atomic.Bool   // a health check is at work
 	loops    atomic.Uint64 // zones in which what is sent there comes back; see loopProber
@@ -29,7 +32,7 @@ type upstream struct {
 }
 
 func newUpstream(f *Forward, t Target) *upstream {
-	u := &upstream{f: f, target: t, metrics: f.metrics.target(t)}
+	u := &upstream{f: f, target: t, metrics: f.metrics.target(t), born: time.Now()}
 	u.udp = newUDPPool(u)
 	u.streams = newStreamPool(u)
 	if t.TLS {
@@ -41,42 +44,48 @@ func newUpstream(f *Forward, t Target) *upstream {
 // overStream tells whether every query goes over TCP or TLS.
 func (u *upstream) overStream() bool { return u.f.cfg.ForceTCP || u.target.TLS }
 
-// exchange asks once: over UDP, and over TCP after a reply that is truncated or
-// malformed; or over TCP only. With an error there may be a reply too: one with TC, to
-// which TCP brought no better one.
-func (u *upstream) exchange(ctx context.Context, q query, end time.Time) ([]byte, error) {
+// found is what a look at a reply has shown.
+type found struct {
+	rcode wire.Rcode
+	edns  bool
+}
+
+// once asks one time: over UDP, and over TCP after a reply that is truncated or malformed;
+// or over TCP only. With an error there may be a reply too: one with TC, to which TCP
+// brought no better one.
+func (u *upstream) once(ctx context.Context, q query, end time.Time) (reply []byte, was found, err error) {
 	if u.overStream() {
 		return u.overTCP(ctx, q, end)
 	}
-	reply, err := u.udp.exchange(ctx, q, end)
-	if err != nil {
-		return nil, err
+	if reply, err = u.udp.exchange(ctx, q, end); err != nil {
+		return nil, was, err
 	}
-	_, _, sound := wire.Check(q.question(), reply)
+	var sound bool
+	was.rcode, was.edns, sound = wire.Check(q.question(), reply)
 	if sound && !isTruncated(reply) {
-		return reply, nil
+		return reply, was, nil
 	}
-	full, err := u.overTCP(ctx, q, end)
+	full, better, err := u.overTCP(ctx, q, end)
 	switch {
 	case err == nil:
-		return full, nil
+		return full, better, nil
 	case sound:
-		return reply, err
+		return reply, was, err
 	case isTruncated(reply) || !errors.Is(err, wire.ErrMalformed):
-		return q.truncated(reply), err // a datagram may have been cut on its way
+		return q.truncated(reply), was, err // a datagram may have been cut on its way
 	}
-	return nil, err
+	return nil, was, err
 }
 
-func (u *upstream) overTCP(ctx context.Context, q query, end time.Time) ([]byte, error) {
-	reply, err := u.streams.exchange(ctx, q, end)
-	if err != nil {
-		return nil, err
+func (u *upstream) overTCP(ctx context.Context, q query, end time.Time) (reply []byte, was found, err error) {
+	if reply, err = u.streams.exchange(ctx, q, end); err != nil {
+		return nil, was, err
 	}
-	if _, _, sound := wire.Check(q.question(), reply); !sound {
-		return nil, fmt.Errorf("asking %s over tcp: %w", u.target, wire.ErrMalformed)
+	var sound bool
+	if was.rcode, was.edns, sound = wire.Check(q.question(), reply); !sound {
+		return nil, was, fmt.Errorf("asking %s over tcp: %w", u.target, wire.ErrMalformed)
 	}
-	return reply, nil
+	return reply, was, nil
 }
 
 // replied notes a reply to a query sent at the time start.

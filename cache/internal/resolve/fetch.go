@@ -16,7 +16,7 @@ func (z *Zone) askLocal(s *store.Store, question []byte, variant wire.Variant, f
 		return nil
 	}
 	asked := z.rewrite(question)
-	query := wire.AppendUpstream(nil, asked.question, variant, true)
+	query := wire.AppendUpstream(nil, asked.question, variant)
 	for _, l := range z.cfg.Local {
 		if reply, keep := l.Answer(query, from); reply != nil {
 			return z.readLocal(s, question, variant, asked, reply, keep)
@@ -73,28 +73,25 @@ func (z *Zone) fetch(ctx context.Context, s *store.Store, question []byte, varia
 	return out
 }
 
-// exchange asks up and reads the reply into r. An upstream that does not understand
-// EDNS is asked again without (RFC 6891 section 7).
+// exchange asks up and reads the reply into r.
 func (z *Zone) exchange(ctx context.Context, up Upstream, asked asked, question []byte, variant wire.Variant, r *wire.Reply) error {
-	for _, edns := range [2]bool{true, false} {
-		query := wire.AppendUpstream(make([]byte, 0, 12+len(asked.question)+11), asked.question, variant, edns)
-		reply, err := up.Exchange(ctx, query)
-		if err != nil {
-			return fmt.Errorf("asking upstream: %w", err)
+	query := wire.AppendUpstream(make([]byte, 0, 12+len(asked.question)+11), asked.question, variant)
+	reply, err := up.Exchange(ctx, query)
+	if err != nil {
+		return fmt.Errorf("asking upstream: %w", err)
+	}
+	if reply, err = asked.restore(reply); err == nil {
+		err = r.Read(question, variant, reply)
+	}
+	if err != nil {
+		if errors.Is(err, wire.ErrMismatch) {
+			z.extra.drops.Add(1)
 		}
-		if reply, err = asked.restore(reply); err == nil {
-			err = r.Read(question, variant, reply)
-		}
-		if err != nil {
-			if errors.Is(err, wire.ErrMismatch) {
-				z.extra.drops.Add(1)
-			}
-			return fmt.Errorf("reading reply: %w", err)
-		}
-		r.Authoritative = false // said of the upstream, not of us
-		if r.HasOPT || r.Rcode != wire.FormErr && r.Rcode != wire.NotImp {
-			break
-		}
+		return fmt.Errorf("reading reply: %w", err)
+	}
+	r.Authoritative = false // said of the upstream, not of us
+	if r.Rcode > 15 {
+		r.Rcode = wire.ServFail // BADVERS, BADCOOKIE and their like are about our own query
 	}
 	return nil
 }
