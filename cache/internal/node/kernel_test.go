@@ -73,30 +73,46 @@ func furnish() error {
 	return nil
 }
 
-// inKernel runs body in each place. The test it is called from does nothing else.
+// inKernel runs body in each place. The test it is called from does nothing else. Tests and places run beside each other:
+// none sees another's network.
 func inKernel(t *testing.T, body func(t *testing.T, p place)) {
 	t.Helper()
-	for _, p := range places() {
-		if at := os.Getenv(placeVar); at == p.name {
-			body(t, p)
-			return
-		} else if at != "" {
-			continue
-		}
-		t.Run(p.name, func(t *testing.T) {
-			needRoot(t)
-			again(t, p)
-		})
-	}
+	inKernelWith(t, body, true, func() []string { return nil })
 }
 
-// inKernelWithCache is inKernel for bodies that run the cache's program.
+// inKernelWithCache is inKernel for bodies that run the cache's program and count lost questions: one at a time, or they
+// would count each other's load.
 func inKernelWithCache(t *testing.T, body func(t *testing.T, p place)) {
 	t.Helper()
-	if os.Getenv(cacheVar) == "" {
-		t.Setenv(cacheVar, buildCache(t, t.TempDir()))
+	inKernelWith(t, body, false, func() []string {
+		if os.Getenv(cacheVar) != "" {
+			return nil
+		}
+		return []string{cacheVar + "=" + buildCache(t, t.TempDir())}
+	})
+}
+
+func inKernelWith(t *testing.T, body func(t *testing.T, p place), beside bool, env func() []string) {
+	t.Helper()
+	for _, p := range places() {
+		if os.Getenv(placeVar) == p.name {
+			body(t, p)
+			return
+		}
 	}
-	inKernel(t, body)
+	if beside {
+		t.Parallel()
+	}
+	needRoot(t)
+	with := env()
+	for _, p := range places() {
+		t.Run(p.name, func(t *testing.T) {
+			if beside {
+				t.Parallel()
+			}
+			again(t, p, with)
+		})
+	}
 }
 
 // buildCache builds the cache's program into a folder.
@@ -110,7 +126,7 @@ func buildCache(t *testing.T, dir string) string {
 }
 
 // again runs the test that called once more, alone and in a new namespace.
-func again(t *testing.T, p place) {
+func again(t *testing.T, p place, env []string) {
 	t.Helper()
 	top, _, _ := strings.Cut(t.Name(), "/")
 	// NODE_TEST_SUB picks one of its subtests, for work on that.
@@ -119,7 +135,7 @@ func again(t *testing.T, p place) {
 		args = append(args, "-update")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), placeVar+"="+p.name)
+	cmd.Env = append(append(os.Environ(), placeVar+"="+p.name), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

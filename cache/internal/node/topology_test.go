@@ -98,7 +98,7 @@ func askLoad(network, server string) error {
 
 // rates are the questions a second of one client. All clients together stay below 100, above which the network of
 // User-Mode Linux loses packets by itself.
-func rates() map[string]int { return map[string]int{"udp": 30, "tcp": 10} }
+func rates() map[string]int { return map[string]int{"udp": 25, "tcp": 10} }
 
 // topology is a node with a Pod, and another node with the cluster DNS, each a network namespace. The test's own
 // namespace is the node.
