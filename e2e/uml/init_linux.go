@@ -90,7 +90,7 @@ func mounts(shared []string) error {
 		if err := os.MkdirAll(m.target, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("making %s: %w", m.target, err)
 		}
-		if err := unix.Mount(m.source, m.target, m.kind, 0, m.data); err != nil && !(m.target == "/dev" && errors.Is(err, unix.EBUSY)) {
+		if err := unix.Mount(m.source, m.target, m.kind, 0, m.data); err != nil && (m.target != "/dev" || !errors.Is(err, unix.EBUSY)) {
 			return fmt.Errorf("mounting %s: %w", m.target, err)
 		}
 	}

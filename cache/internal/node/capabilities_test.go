@@ -31,7 +31,7 @@ func TestKernelCapabilities(t *testing.T) {
 				t.Errorf("%s: %d of %d failed, answered by %v", name, res.Failed, res.Queries, res.By)
 			}
 		}
-		for _, line := range bytes.Split(r.log(t), []byte("\n")) {
+		for line := range bytes.SplitSeq(r.log(t), []byte("\n")) {
 			// The host's kernel may have no dummy links.
 			if bytes.Contains(line, []byte("level=ERROR")) && !bytes.Contains(line, []byte("dummy")) {
 				t.Errorf("the cache said: %s", line)

@@ -194,7 +194,7 @@ func (c Config) Validate() error {
 func ParseAddrs(list string) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	var errs []error
-	for _, s := range strings.Split(list, ",") {
+	for s := range strings.SplitSeq(list, ",") {
 		s = strings.TrimSpace(s)
 		if s == "" {
 			continue

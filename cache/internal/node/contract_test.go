@@ -115,7 +115,7 @@ func contract(t *testing.T, k kernel, flavour Flavour, sparse int, fams []family
 	})
 	t.Run("foreign rules untouched", func(t *testing.T) {
 		got := look()
-		for _, line := range strings.Split(before, "\n") {
+		for line := range strings.SplitSeq(before, "\n") {
 			if strings.Contains(line, "somebody's") && !strings.Contains(got, line) {
 				t.Errorf("gone: %s", line)
 			}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -83,7 +82,7 @@ func faults(guard Level) []fault {
 				sh(t, f)
 				within(t, time.Second, "up and with its address after "+f, func() bool {
 					l, err := r.p.host().Link(DefaultLink)
-					return err == nil && l.Up && contains(l.Addrs, addrs("169.254.25.10")[0])
+					return err == nil && l.Up && slices.Contains(l.Addrs, addrs("169.254.25.10")[0])
 				})
 			}
 		}},
@@ -277,6 +276,6 @@ func report(t *testing.T, mode Mode, fault string, results map[string]load.Resul
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(results)) {
 		r := results[name]
-		t.Log(fmt.Sprintf("%-9s %-16s %-12s %4d questions %3d lost, outage %5.0f ms, by %v %v", mode, fault, name, r.Queries, r.Failed, r.OutageMS, r.By, r.Errors))
+		t.Logf("%-9s %-16s %-12s %4d questions %3d lost, outage %5.0f ms, by %v %v", mode, fault, name, r.Queries, r.Failed, r.OutageMS, r.By, r.Errors)
 	}
 }

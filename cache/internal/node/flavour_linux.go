@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -138,7 +139,9 @@ func openCommand(fam family, f Flavour, wait time.Duration) (*command, error) {
 
 // flavourOf asks an iptables command what it is.
 func flavourOf(path string) (Flavour, error) {
-	out, err := exec.Command(path, "--version").Output()
+	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("running %s --version: %w", path, err)
 	}

@@ -56,7 +56,7 @@ func savedRules(t *testing.T, p place, n *Node) string {
 	var b strings.Builder
 	for _, table := range []string{"raw", "filter", "nat"} {
 		out := sh(t, command+" -t "+table)
-		for _, line := range strings.Split(out, "\n") {
+		for line := range strings.SplitSeq(out, "\n") {
 			if line == "" || strings.HasPrefix(line, "#") {
 				continue
 			}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -55,11 +56,8 @@ func (n *Node) Holders(port uint16) ([]Holder, error) {
 	}
 	var out []Holder
 	for _, h := range all {
-		for _, a := range n.served() {
-			if h.covers(a) {
-				out = append(out, h)
-				break
-			}
+		if slices.ContainsFunc(n.served(), h.covers) {
+			out = append(out, h)
 		}
 	}
 	return out, nil

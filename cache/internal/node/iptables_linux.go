@@ -62,6 +62,13 @@ func newCommand(path string, fam family, flavour Flavour, wait time.Duration) (*
 	return &command{IPTables: ipt, path: path, restore: restore, wait: seconds, fam: fam, flavour: flavour}, nil
 }
 
+// commandLimit is how long a command may take besides waiting for the lock: one that hangs must not stop the keeper.
+const commandLimit = 30 * time.Second
+
+func (c *command) limit() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), commandLimit+time.Duration(c.wait)*time.Second)
+}
+
 // List implements tables. What is cheaper differs: the legacy command always fetches the whole table, of which one listing
 // is enough; the other one fetches single chains, which matters with tens of thousands of foreign rules.
 func (c *command) List(table string, chains []string) ([]string, error) {
@@ -77,7 +84,9 @@ func (c *command) List(table string, chains []string) ([]string, error) {
 		return out, nil
 	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(c.path, "-t", table, "-S", "--wait", strconv.Itoa(c.wait))
+	ctx, cancel := c.limit()
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.path, "-t", table, "-S", "--wait", strconv.Itoa(c.wait))
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("running %s for table %s: %w: %s", c.path, table, err, strings.TrimSpace(stderr.String()))
@@ -96,7 +105,9 @@ func (c *command) Commit(table string, changes []change) error {
 }
 
 func (c *command) restoreLines(table string, lines ...string) error {
-	cmd := exec.Command(c.restore, "--noflush", "--wait", strconv.Itoa(c.wait))
+	ctx, cancel := c.limit()
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.restore, "--noflush", "--wait", strconv.Itoa(c.wait))
 	cmd.Stdin = strings.NewReader("*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("running %s for table %s: %w: %s", c.restore, table, err, strings.TrimSpace(string(out)))

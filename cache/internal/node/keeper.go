@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -293,7 +294,7 @@ func (n *Node) keepMode(ctx context.Context) {
 	n.addrs = nil
 	var lost []netip.Addr
 	for _, a := range bound {
-		if contains(served, a) {
+		if slices.Contains(served, a) {
 			n.addrs = append(n.addrs, a)
 		} else {
 			lost = append(lost, a)

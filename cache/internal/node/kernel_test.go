@@ -213,7 +213,7 @@ func visible(t *testing.T) (self, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := os.MkdirTemp("/var/tmp", "node-test-")
+	folder, err := os.MkdirTemp("/var/tmp", "node-test-") //nolint:usetesting // not in /tmp, see above
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (n *Node) leaveAddrs() error {
 	n.mu.Unlock()
 	var errs []error
 	for _, a := range n.served() {
-		if n.cfg.Leave == LeaveAll || !contains(kept, a) {
+		if n.cfg.Leave == LeaveAll || !slices.Contains(kept, a) {
 			errs = append(errs, n.dropAddr(a))
 		}
 	}
@@ -179,7 +179,7 @@ func (n *Node) inUse(addrs []netip.Addr) error {
 		return nil //nolint:nilerr // without the diag module nobody can tell; the lock has been taken
 	}
 	for _, h := range held {
-		if contains(addrs, h.Addr.Addr().Unmap()) {
+		if slices.Contains(addrs, h.Addr.Addr().Unmap()) {
 			return conflict("link %s stays: another DNS server answers on it (%s)", n.cfg.Link, h)
 		}
 	}

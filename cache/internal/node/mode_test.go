@@ -52,7 +52,7 @@ func endpointsOf(to string, list ...string) map[netip.AddrPort][]netip.AddrPort 
 // natRules are the DNAT rules of a fake.
 func natRules(f *fake) string {
 	var out []string
-	for _, line := range strings.Split(f.String(), "\n") {
+	for line := range strings.SplitSeq(f.String(), "\n") {
 		if strings.Contains(line, "-j DNAT") {
 			out = append(out, line)
 		}

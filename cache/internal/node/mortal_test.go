@@ -185,7 +185,7 @@ func unharmed(t *testing.T, f *fake, cfg Config, when string) {
 		t.Errorf("%s: the ClusterIP is local, and nothing masquerades questions of the host:\n%s", when, f)
 	}
 	// What steers without looking at socket or owner must end with the lease.
-	for _, line := range strings.Split(f.String(), "\n") {
+	for line := range strings.SplitSeq(f.String(), "\n") {
 		if strings.Contains(line, "raw -A PREROUTING") && !strings.Contains(line, "-m socket") {
 			t.Errorf("%s: steers to a dead cache: %s", when, line)
 		}

@@ -93,7 +93,7 @@ func (n *Node) servedLocked() []netip.Addr {
 		return out
 	}
 	for _, a := range n.cfg.ClusterIP {
-		if !contains(out, a) {
+		if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
@@ -105,7 +105,7 @@ func (n *Node) keptLocked() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.cfg.Local {
 		// As the upstream cache is told to, both may be listed; the ClusterIP is no address of our own.
-		if !contains(n.cfg.ClusterIP, a) && !contains(out, a) {
+		if !slices.Contains(n.cfg.ClusterIP, a) && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
@@ -121,7 +121,7 @@ func (n *Node) SetUp(ctx context.Context) error {
 	served := n.served()
 	if n.cfg.Mode == IPVS {
 		for _, a := range n.cfg.Local {
-			if contains(n.cfg.ClusterIP, a) {
+			if slices.Contains(n.cfg.ClusterIP, a) {
 				n.log.Warn("not serving the ClusterIP: with kube-proxy in IPVS mode it belongs to kube-ipvs0", "address", a.String())
 			}
 		}
@@ -164,7 +164,7 @@ func (n *Node) withoutLeftovers(served []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	var errs []error
 	for _, a := range served {
-		if contains(n.cfg.ClusterIP, a) && slices.Contains(held[a], ipvsLink) {
+		if slices.Contains(n.cfg.ClusterIP, a) && slices.Contains(held[a], ipvsLink) {
 			errs = append(errs, conflict("kube-proxy is in %s mode, but %s is still on %s with a frozen IPVS service that takes its traffic; "+
 				"not serving that address: run kube-proxy --cleanup or reboot the node", n.cfg.Mode, a, ipvsLink))
 			continue

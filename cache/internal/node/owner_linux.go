@@ -168,7 +168,7 @@ func (o *ownerLease) addUntracked(conn *nftables.Conn, table *nftables.Table, se
 // flow is translated once, by the first chain that wants to, so neither kube-proxy's chains nor the backstop see it again.
 func (o *ownerLease) addTracked(conn *nftables.Conn, table *nftables.Table, set, served *nftables.Set) {
 	// One before dstnat (-100), where iptables and kube-proxy are.
-	first := nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 1)
+	first := new(*nftables.ChainPriorityNATDest - 1)
 	pre := o.addChain(conn, table, "nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, first)
 	out := o.addChain(conn, table, "nat-output", nftables.ChainTypeNAT, nftables.ChainHookOutput, first)
 	rule := func(c *nftables.Chain, parts ...[]expr.Any) {

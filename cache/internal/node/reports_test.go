@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,10 +64,10 @@ func TestN01_InterfaceWithoutItsAddress(t *testing.T) {
 					t.Fatal(err)
 				}
 				l, err := p.host().Link(DefaultLink)
-				if err != nil || !l.Up || !contains(l.Addrs, addrs("169.254.25.10")[0]) {
+				if err != nil || !l.Up || !slices.Contains(l.Addrs, addrs("169.254.25.10")[0]) {
 					t.Errorf("got link %+v, error %v, want it up with its address", l, err)
 				}
-				if strings.Contains(c.before, "192.0.2.7") && !contains(l.Addrs, addrs("192.0.2.7")[0]) {
+				if strings.Contains(c.before, "192.0.2.7") && !slices.Contains(l.Addrs, addrs("192.0.2.7")[0]) {
 					t.Error("somebody else's address was removed")
 				}
 			})
@@ -90,7 +91,7 @@ func TestN01_InterfaceWithoutItsAddress(t *testing.T) {
 				within(t, time.Second, "up, with its address and route, after "+fault, func() bool {
 					l, err := p.host().Link(DefaultLink)
 					spares, _ := p.host().Spares()
-					return err == nil && l.Up && contains(l.Addrs, addrs("169.254.25.10")[0]) && contains(spares, addrs("169.254.25.10")[0])
+					return err == nil && l.Up && slices.Contains(l.Addrs, addrs("169.254.25.10")[0]) && slices.Contains(spares, addrs("169.254.25.10")[0])
 				})
 			}
 			// The socket that was bound before is the one that still gets questions.
@@ -390,7 +391,7 @@ func TestN06_OneMessageForEachProblem(t *testing.T) {
 func TestN06_NoCapability(t *testing.T) {
 	inKernel(t, func(t *testing.T, p place) {
 		// Where everybody may execute it.
-		dir, err := os.MkdirTemp("/run", "powerless-")
+		dir, err := os.MkdirTemp("/run", "powerless-") //nolint:usetesting // see above; the namespace's /run goes with it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -443,7 +444,7 @@ func TestN08_AnotherLocalAddress(t *testing.T) {
 		if got := dump(t, p.host(), p.flavour); strings.Contains(got, "169.254.20.10") {
 			t.Errorf("the old address is still there:\n%s", got)
 		}
-		if !contains(n.Addrs(), addrs("169.254.25.10")[0]) {
+		if !slices.Contains(n.Addrs(), addrs("169.254.25.10")[0]) {
 			t.Errorf("addresses %v", n.Addrs())
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -249,7 +250,7 @@ func (w want) backstop(add adder) {
 	// A client on the host has the ClusterIP as its source too, since it is local; without this its question leaves the
 	// node with that source if kube-proxy does not know the cluster's address ranges.
 	for _, a := range w.served {
-		if !contains(w.kept, a) {
+		if !slices.Contains(w.kept, a) {
 			for _, p := range protocols() {
 				w.masquerade(add, a, p)
 			}
@@ -262,15 +263,6 @@ func (w want) backstop(add adder) {
 func (w want) masquerade(add adder, a netip.Addr, p string) {
 	spec := append([]string{"-s", cidr(a), "!", "-o", "lo", "-p", p}, w.origin(a)...)
 	add("nat", "POSTROUTING", "backstop of the host", append(spec, "-j", "MASQUERADE")...)
-}
-
-func contains(addrs []netip.Addr, a netip.Addr) bool {
-	for _, b := range addrs {
-		if a == b {
-			return true
-		}
-	}
-	return false
 }
 
 // cidr is a as iptables prints it.

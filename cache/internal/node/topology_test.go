@@ -230,7 +230,7 @@ func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
 			t.Fatalf("the DNS server did not start: %v", lines.Err())
 		}
 	}
-	corefile := fmt.Sprintf(`.:53 {
+	corefile := `.:53 {
     errors
     cache 30
     bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
@@ -239,7 +239,7 @@ func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
     }
     health 169.254.25.10:8080
 }
-`)
+`
 	if err := os.WriteFile(filepath.Join(r.dir, "Corefile"), []byte(corefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
