@@ -320,15 +320,18 @@ func TestPipelining(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := up.accepts.Load(); got > 4 {
-		t.Errorf("%d connections, at most 4 allowed", got)
-	}
-	if up.count("") != n {
-		t.Errorf("%d queries reached the upstream, want %d", up.count(""), n)
-	}
 	hits, misses := f.value(t, "coredns_proxy_conn_cache_hits_total", "proto", "tcp"), f.value(t, "coredns_proxy_conn_cache_misses_total", "proto", "tcp")
-	if hits+misses != n || misses != float64(up.accepts.Load()) {
-		t.Errorf("%v hits and %v misses with %d connections", hits, misses, up.accepts.Load())
+	// On a machine that stands still for longer than our patience a few are asked again.
+	again := int(hits+misses) - n
+	if again < 0 || again > n/10 {
+		t.Errorf("%v hits and %v misses for %d queries", hits, misses, n)
+	}
+	conns := up.accepts.Load()
+	if int(conns) > 4+again || misses != float64(conns) {
+		t.Errorf("%d connections, at most 4 allowed; %v misses", conns, misses)
+	}
+	if got := up.count(""); got < n || got > n+again {
+		t.Errorf("%d queries reached the upstream, want %d", got, n)
 	}
 }
 
