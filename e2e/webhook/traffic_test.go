@@ -35,7 +35,7 @@ func (c *cluster) traffic(namespace string, every time.Duration) *traffic {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				calls.Go(func() { tr.one(ctx, namespace) })
+				calls.Go(func() { tr.one(c.t.Context(), namespace) }) // one that has begun is finished
 			}
 		}
 	}()
@@ -50,7 +50,6 @@ func (tr *traffic) one(ctx context.Context, namespace string) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch {
-	case ctx.Err() != nil:
 	case err != nil:
 		tr.failed = append(tr.failed, err.Error())
 	default:
