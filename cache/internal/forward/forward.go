@@ -40,7 +40,7 @@ func New(cfg Config, log *slog.Logger, m *Metrics) (*Forward, error) {
 	}
 	f := &Forward{cfg: cfg.withDefaults(), log: log, metrics: m}
 	f.life, f.end = context.WithCancel(context.Background())
-	f.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
+	f.calls.New = func() any { return newCall() }
 	if len(cfg.LoopZones) > 0 {
 		f.loops = newLoopProber(f)
 	}
@@ -167,9 +167,13 @@ func (f *Forward) tryAll(ctx context.Context, q query, list []*upstream) ([]byte
 			if errors.Is(terr, os.ErrDeadlineExceeded) {
 				timedOut |= 1 << try
 			}
-			u.failed()
+			if !errors.Is(terr, wire.ErrBusy) {
+				u.failed()
+			}
 		}
-		err = terr
+		if !errors.Is(err, wire.ErrBusy) { // it says most: somebody was not even asked
+			err = terr
+		}
 	}
 	switch {
 	case cut != nil:

@@ -19,11 +19,6 @@ const (
 	// time is up.
 	sweepEvery = 50 * time.Millisecond
 
-	// patience is how long a connection that owes replies may be silent before its
-	// queries are sent again elsewhere: it is dead without a sign (a virtual server
-	// that lost its endpoint), or one slow query holds up all behind it.
-	patience = 300 * time.Millisecond
-
 	// maxLife and its spread end long-lived connections, so that their load finds
 	// servers that were added behind a virtual address.
 	maxLife    = 2 * time.Minute
@@ -38,16 +33,27 @@ type call struct {
 	reply []byte
 	err   error
 
+	// elsewhere gets one token, while done has none, when the query shall be sent over
+	// another connection besides; over one of its own if alone is set.
+	elsewhere chan struct{}
+	alone     bool
+
 	// Guarded by the mutex of the stream it is on.
 	id    uint16
 	sent  time.Time
-	moves int // times it was sent again for want of a sign of life
+	moved bool // elsewhere has had its token
+}
 
-	alone bool // it held up others, or seemed to: it goes on a connection of its own
+func newCall() *call {
+	return &call{done: make(chan struct{}, 1), elsewhere: make(chan struct{}, 1)}
 }
 
 func (c *call) reset(q query, end time.Time) {
-	c.q, c.end, c.reply, c.err, c.moves, c.alone = q, end, nil, nil, 0, false
+	c.q, c.end, c.reply, c.err, c.moved, c.alone = q, end, nil, nil, false, false
+	select {
+	case <-c.elsewhere:
+	default:
+	}
 }
 
 // stream is one TCP or TLS connection with many queries under way, told apart by IDs of
@@ -102,24 +108,7 @@ func (s *stream) proto() string {
 	return "tcp"
 }
 
-// roundTrip sends c and waits for its reply. errStale means that c was not answered but
-// may be on another connection.
-func (s *stream) roundTrip(ctx context.Context, c *call) ([]byte, error) {
-	if err := s.add(c); err != nil {
-		return nil, err
-	}
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if s.withdraw(c) {
-			return nil, context.Cause(ctx)
-		}
-		<-c.done // it was being answered meanwhile
-	}
-	return c.reply, c.err
-}
-
-// add puts c in line for the writer.
+// add puts c in line for the writer. errStale means that the stream takes no more.
 func (s *stream) add(c *call) error {
 	now := time.Now()
 	s.mu.Lock()

@@ -13,11 +13,12 @@ import (
 )
 
 // How many queries one connection carries before another one is opened. A server that
-// answers at once may get all of them down one connection, which makes for few system
+// answers at once may get many of them down one connection, which makes for few system
 // calls. One that takes its time may well work through a connection one query after the
 // other (RFC 7766 section 6.2.1.1 only says SHOULD), so its queries are spread.
 const (
 	quickReply   = 3 * time.Millisecond
+	depthQuick   = 32
 	depthUnknown = 2
 	depthSlow    = 4
 
@@ -30,7 +31,7 @@ var (
 	// errStale is the end of a connection that was in use before this query came to it:
 	// it says nothing about the server, only that the query has to be sent again.
 	errStale = errors.New("connection went stale")
-	errFull  = errors.New("all connections are full")
+	errFull  = fmt.Errorf("all connections are full: %w", wire.ErrBusy)
 	errGone  = wire.ErrClosed
 )
 
@@ -41,6 +42,9 @@ type streamPool struct {
 	// reply time, averaged, in nanoseconds; 0 is not known yet
 	latency atomic.Int64
 	idle    atomic.Int32 // connections kept although they carry no query
+
+	// Times since the upstream's birth; see streamprobe.go.
+	probed, won, wonSince atomic.Int64
 
 	mu      sync.Mutex
 	streams []*stream
@@ -55,34 +59,120 @@ func newStreamPool(u *upstream) *streamPool { return &streamPool{up: u} }
 // each one after a reply lets one query through per connection.
 const restarts = 16
 
+// try is a query on its way over one connection; the zero value is none.
+type try struct {
+	c *call
+	s *stream
+}
+
+func (t try) done() <-chan struct{} {
+	if t.c == nil {
+		return nil
+	}
+	return t.c.done
+}
+
 // exchange sends q down a connection and waits for the reply. If a connection dies that
 // was in use before, q is sent again at once on one that is newer, never on another old
-// one, which will be as dead.
+// one, which will be as dead. If one is silent, q may go over a second one besides.
 func (p *streamPool) exchange(ctx context.Context, q query, end time.Time) ([]byte, error) {
-	c := p.up.f.calls.Get().(*call)
-	defer p.up.f.calls.Put(c)
-	c.reset(q, end)
-	newer := uint64(0)
-	for range restarts {
-		s, fresh, err := p.pick(newer, c.alone)
-		if err != nil {
-			return nil, fmt.Errorf("asking %s: %w", p.up.target, err)
+	var first, second try
+	if err := p.begin(&first, q, end, 0, false); err != nil {
+		return nil, err
+	}
+	for moves := 0; ; {
+		ended, other := &first, &second
+		select {
+		case <-first.c.done:
+		case <-second.done():
+			ended, other = &second, &first
+		case <-first.c.elsewhere:
+			if second.c == nil {
+				p.beginSecond(&second, &first)
+			}
+			continue
+		case <-ctx.Done():
+			p.abandon(&second)
+			if reply := p.abandon(&first); reply != nil {
+				return reply, nil // which came meanwhile
+			}
+			return nil, fmt.Errorf("asking %s: %w", p.up.target, context.Cause(ctx))
 		}
-		if fresh {
-			p.up.metrics.stream.misses.Inc()
-		} else {
-			p.up.metrics.stream.hits.Inc()
-		}
-		reply, err := s.roundTrip(ctx, c)
-		if err == nil {
+		reply, err, sent, s := ended.c.reply, ended.c.err, ended.c.sent, ended.s
+		p.release(ended)
+		switch {
+		case err == nil:
+			if ended == &second {
+				p.overtook(sent)
+			}
+			p.abandon(other)
 			return reply, nil
-		}
-		if !errors.Is(err, errStale) || !time.Now().Before(end) {
+		case other.c != nil:
+			first, second = *other, try{}
+			continue
+		case !errors.Is(err, errStale) || !time.Now().Before(end):
 			return nil, fmt.Errorf("asking %s over %s: %w", p.up.target, s.proto(), err)
 		}
+		if moves++; moves == restarts {
+			return nil, fmt.Errorf("asking %s: %w", p.up.target, errStale)
+		}
+		if err := p.begin(&first, q, end, s.serial, false); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// beginSecond sends what is under way on a silent connection over another one. Without
+// one to be had, the first may still answer.
+func (p *streamPool) beginSecond(second, first *try) {
+	c := first.c
+	if c.alone && p.begin(second, c.q, c.end, 0, true) == nil {
+		return
+	}
+	_ = p.begin(second, c.q, c.end, first.s.serial, false)
+}
+
+// begin sends q over a connection as pick finds it and makes t the try.
+func (p *streamPool) begin(t *try, q query, end time.Time, newer uint64, alone bool) error {
+	for range restarts {
+		s, fresh, err := p.pick(newer, alone)
+		if err != nil {
+			return fmt.Errorf("asking %s: %w", p.up.target, err)
+		}
+		c := p.up.f.calls.Get().(*call)
+		c.reset(q, end)
+		if s.add(c) == nil {
+			if fresh {
+				p.up.metrics.stream.misses.Inc()
+			} else {
+				p.up.metrics.stream.hits.Inc()
+			}
+			t.c, t.s = c, s
+			return nil
+		}
+		p.up.f.calls.Put(c)
 		newer = s.serial
 	}
-	return nil, fmt.Errorf("asking %s: %w", p.up.target, errStale)
+	return fmt.Errorf("asking %s: %w", p.up.target, errStale)
+}
+
+// abandon ends t, if it is one; a reply that has come already is returned.
+func (p *streamPool) abandon(t *try) (reply []byte) {
+	if t.c == nil {
+		return nil
+	}
+	if !t.s.withdraw(t.c) {
+		<-t.c.done
+		reply = t.c.reply
+	}
+	p.release(t)
+	return reply
+}
+
+// release gives the call of a try that has ended back.
+func (p *streamPool) release(t *try) {
+	p.up.f.calls.Put(t.c)
+	*t = try{}
 }
 
 // pick returns a connection among those newer than the serial number, or a new one; fresh
@@ -97,31 +187,44 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 	if p.closed {
 		return nil, false, errGone
 	}
-	depth, now := p.depth(), time.Now()
-	var least *stream
+	depth, quick := p.depth()
+	now := time.Now()
+	var least, stalled *stream
+	full := false
 	for _, s := range p.streams {
-		if alone || s.serial <= newer || s.closing.Load() || s.stalled.Load() {
+		if alone || s.serial <= newer || s.closing.Load() {
 			continue
 		}
-		n := s.inflight.Load()
-		if int(n) < depth && !s.heldUp(now) {
-			if depth == p.up.f.cfg.MaxPipeline {
-				return s, false, nil
-			}
+		n := int(s.inflight.Load())
+		if n >= p.up.f.cfg.MaxPipeline {
+			full = true
+			continue
 		}
-		if least == nil || n < least.inflight.Load() {
+		if s.stalled.Load() {
+			if stalled == nil || n < int(stalled.inflight.Load()) {
+				stalled = s
+			}
+			continue
+		}
+		if quick && n < depth && !s.heldUp(now) {
+			return s, false, nil
+		}
+		if least == nil || n < int(least.inflight.Load()) {
 			least = s
 		}
 	}
-	open, limit := len(p.streams), p.up.f.cfg.MaxConns
-	if least != nil {
-		n := int(least.inflight.Load())
-		if n < depth && !least.heldUp(now) || n < p.up.f.cfg.MaxPipeline && open >= limit {
-			return least, false, nil
-		}
+	if least != nil && int(least.inflight.Load()) < depth && !least.heldUp(now) {
+		return least, false, nil
 	}
 	// Dead or hanging connections do not keep a query from a new one, up to a point.
-	if least == nil && open >= 2*limit || least != nil && open >= limit {
+	// Beyond it they are better than none.
+	switch open, limit := len(p.streams), p.up.f.cfg.MaxConns; {
+	case least != nil && open >= limit:
+		return least, false, nil
+	case open < limit || !full && open < 2*limit:
+	case stalled != nil:
+		return stalled, false, nil
+	default:
 		return nil, false, errFull
 	}
 	p.last++
@@ -135,16 +238,16 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 	return s, true, nil
 }
 
-// depth is how many queries a connection carries before another one is opened.
-func (p *streamPool) depth() int {
+// depth is how many queries a connection carries before another one is opened; quick
+// tells whether the server replies at once.
+func (p *streamPool) depth() (depth int, quick bool) {
 	switch latency := p.latency.Load(); {
 	case latency == 0:
-		return depthUnknown
+		return depthUnknown, false
 	case latency < int64(quickReply):
-		return p.up.f.cfg.MaxPipeline
-	default:
-		return depthSlow
+		return depthQuick, true
 	}
+	return depthSlow, false
 }
 
 // measured adds one reply's time to the average.
@@ -194,13 +297,17 @@ func (p *streamPool) fresh(ctx context.Context, q query, end time.Time) error {
 	p.mu.Lock()
 	newer := p.last
 	p.mu.Unlock()
-	c := new(call)
-	c.done = make(chan struct{}, 1)
-	c.reset(q, end)
-	s, _, err := p.pick(newer, false)
-	if err != nil {
+	var t try
+	if err := p.begin(&t, q, end, newer, false); err != nil {
 		return err
 	}
-	_, err = s.roundTrip(ctx, c)
-	return err
+	select {
+	case <-t.c.done:
+		err := t.c.err
+		p.release(&t)
+		return err
+	case <-ctx.Done():
+		p.abandon(&t)
+		return context.Cause(ctx)
+	}
 }

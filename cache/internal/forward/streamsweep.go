@@ -37,31 +37,51 @@ func (s *stream) sweepLocked(now time.Time) net.Conn {
 	return nil
 }
 
-// sweepCallsLocked ends the calls whose time is up and moves those that wait in vain.
+// sweepCallsLocked ends the calls whose time is up and sends those elsewhere that seem to
+// wait in vain.
 func (s *stream) sweepCallsLocked(now time.Time) {
-	var oldest *call
+	var oldest, other *call // other is one that waits behind
+	patience := s.pool.patience()
 	for _, c := range s.calls {
 		if !now.Before(c.end) {
 			s.finishLocked(c, nil, os.ErrDeadlineExceeded)
 			continue
 		}
 		if oldest == nil || c.sent.Before(oldest.sent) {
-			oldest = c
+			oldest, c = c, oldest
+		}
+		if c != nil && !c.moved && now.Sub(c.sent) >= patience {
+			other = c
 		}
 	}
 	if oldest == nil || s.conn == nil {
 		return
 	}
-	if silent := now.Sub(s.born) - time.Duration(s.sign.Load()); silent < patience || now.Sub(oldest.sent) < patience {
+	sign := s.born.Add(time.Duration(s.sign.Load()))
+	if now.Sub(sign) < patience || now.Sub(oldest.sent) < patience {
 		return
 	}
 	s.stalled.Store(true)
-	for _, c := range s.calls {
-		// The oldest on a connection that has never spoken may just be slow.
-		if c.moves == 0 && (s.proven || c != oldest) && now.Sub(c.sent) >= patience {
-			c.moves++
-			c.alone = c == oldest
-			s.finishLocked(c, nil, errStale)
+	if s.pool.overtaken(sign, now) {
+		for _, c := range s.calls {
+			s.elsewhereLocked(c, c == oldest)
 		}
+		return
+	}
+	// One query alone shows whether it is the connection or the server that takes its
+	// time. The oldest may itself be what takes long.
+	switch {
+	case other != nil && s.pool.mayProbe(now):
+		s.elsewhereLocked(other, false)
+	case other == nil && s.proven && !oldest.moved && s.pool.mayProbe(now):
+		s.elsewhereLocked(oldest, true)
+	}
+}
+
+// elsewhereLocked has c sent over another connection as well, once.
+func (s *stream) elsewhereLocked(c *call, alone bool) {
+	if !c.moved {
+		c.moved, c.alone = true, alone
+		c.elsewhere <- struct{}{}
 	}
 }
