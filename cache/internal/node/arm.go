@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -357,9 +358,36 @@ func (n *Node) planTable(ctx context.Context, s *side, t tableChains, rules []ru
 		return nil, fmt.Errorf("listing: %w", err)
 	}
 	var changes []change
+	var strangers []error
 	for _, chain := range t.chains {
+		strangers = append(strangers, n.strangers(s, t.table, chain, parseChain(chain, lines)))
 		want := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.chain != chain })
 		changes = append(changes, plan(chain, parseChain(chain, lines), want)...)
 	}
+	if t.table == "raw" {
+		_ = n.problems.note(stepForeign, s.fam, errors.Join(strangers...))
+	}
 	return changes, nil
+}
+
+// strangers names rules that are not ours and lead our traffic past connection tracking, and so past the guard: with
+// them a dead cache takes its clients' questions with it. The upstream cache leaves such rules when it is killed.
+func (n *Node) strangers(s *side, table, chain string, have []listed) error {
+	if table != "raw" {
+		return nil
+	}
+	var errs []error
+	for _, l := range have {
+		target := option(l.spec, "-j")
+		if l.comment != "" || target != "NOTRACK" && (target != "CT" || !slices.Contains(l.spec, "--notrack")) {
+			continue
+		}
+		for _, a := range s.fam.of(n.served()) {
+			if option(l.spec, "-d") == cidr(a) && option(l.spec, "--dport") == strconv.Itoa(int(n.cfg.Port)) {
+				errs = append(errs, conflict("a rule that is not ours keeps questions to %s out of connection tracking whether this cache lives or not; "+
+					"remove it: iptables -t raw -D %s%s", a, chain, joinWords(l.spec)))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -1,12 +1,15 @@
 package node
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/nodedns/nodedns/e2e/load"
 )
@@ -44,11 +47,15 @@ func faults(guard Level) []fault {
 			}
 		}
 	}
+	podKilled := 2 * events
+	if guard < LevelSocket {
+		podKilled = hostKilled
+	}
 	hang := int((rigLease + time.Second).Seconds())
 	iptables := func(r *rig, args string) string { return "iptables-" + string(r.p.flavour) + args }
 	return []fault{
 		{name: "nothing", do: func(*testing.T, *rig) { time.Sleep(3 * time.Second) }},
-		{name: "SIGKILL", do: restart(syscall.SIGKILL), pod: 2 * events, host: hostKilled, tcp: 2 * events, outage: rigLease + 200*time.Millisecond},
+		{name: "SIGKILL", do: restart(syscall.SIGKILL), pod: podKilled, host: hostKilled, tcp: podKilled, outage: rigLease + 200*time.Millisecond},
 		{name: "restart", do: restart(syscall.SIGTERM)},
 		{
 			name: "hang", pod: hang * rates()["udp"], host: hang * rates()["udp"], tcp: hang * rates()["tcp"],
@@ -75,6 +82,20 @@ func faults(guard Level) []fault {
 					r.kill(t)
 				}
 				r.start(t)
+			},
+		},
+		{
+			name: "two at once", do: func(t *testing.T, r *rig) {
+				first, done := r.cache, r.done
+				r.launch(t)
+				within(t, 10*time.Second, "waiting", func() bool { return bytes.Contains(r.log(t), []byte("waiting for another cache")) })
+				if err := first.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("the first cache ended with %v", err)
+				}
+				r.inService(t)
 			},
 		},
 		{name: "link", do: func(t *testing.T, r *rig) {
@@ -149,6 +170,9 @@ func TestKernelFailover(t *testing.T) {
 				}
 				t.Run(f.name, func(t *testing.T) {
 					r.fault(t, f)
+					if f.name == "nothing" {
+						untracked(t)
+					}
 				})
 			}
 		}
@@ -191,6 +215,14 @@ func TestKernelSurroundings(t *testing.T) {
 			r.flags = nil
 		})
 		if !p.uml {
+			for _, level := range []Level{LevelLease, LevelPlain} {
+				t.Run("guard "+level.String(), func(t *testing.T) {
+					r.guard = level
+					r.start(t)
+					few(t)
+					r.end(t, syscall.SIGTERM)
+				})
+			}
 			return
 		}
 		t.Run("IPv6", func(t *testing.T) {
@@ -201,6 +233,23 @@ func TestKernelSurroundings(t *testing.T) {
 			few(t)
 		})
 	})
+}
+
+// untracked checks that questions to the local address leave no trace in connection tracking (N07).
+func untracked(t *testing.T) {
+	t.Helper()
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.Forward.DstIP.String() == "169.254.25.10" && f.Forward.DstPort == 53 {
+			t.Errorf("tracked: %s", f)
+		}
+	}
+	if len(flows) == 0 {
+		t.Error("nothing at all is tracked, not even the questions to cluster DNS")
+	}
 }
 
 // baseline is the same load on a ClusterIP that no cache serves, at the same time: what it loses the machine loses.

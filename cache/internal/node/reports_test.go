@@ -450,6 +450,27 @@ func TestN08_AnotherLocalAddress(t *testing.T) {
 	})
 }
 
+// TestN08_RulesOfTheUpstreamCache has the rules that upstream node-local-dns leaves when it is killed.
+func TestN08_RulesOfTheUpstreamCache(t *testing.T) {
+	inKernel(t, func(t *testing.T, p place) {
+		rule := "iptables-" + string(p.flavour) + " -t raw -%s PREROUTING -d 169.254.25.10/32 -p udp -m udp --dport 53 " +
+			"-m comment --comment 'NodeLocal DNS Cache: skip conntrack' -j NOTRACK"
+		sh(t, fmt.Sprintf(rule, "A"))
+		n := started(t, p.node(t, Config{Guard: LevelSocket}))
+		list := strings.Join(n.problems.list(), "\n")
+		if !strings.Contains(list, "not ours") || !strings.Contains(list, "skip conntrack") {
+			t.Errorf("the rule is not named: %q", list)
+		}
+		if !strings.Contains(dump(t, p.host(), p.flavour), "skip conntrack") {
+			t.Error("somebody else's rule was removed")
+		}
+		sh(t, fmt.Sprintf(rule, "D"))
+		if err := n.applyRules(t.Context(), n.sides[0]); err != nil || len(n.problems.list()) > 0 {
+			t.Errorf("after it was removed: %v, %q", err, n.problems.list())
+		}
+	})
+}
+
 func TestN10_AddressLists(t *testing.T) {
 	for _, c := range []struct {
 		in   string
