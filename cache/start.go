@@ -19,6 +19,10 @@ import (
 // shortly bounds what must not hold up the end of the process.
 const shortly = 10 * time.Second
 
+// clearing bounds clearing the node: another program may hold the xtables lock for ten seconds. With the drain it stays
+// within the 30 s that Kubernetes gives a Pod to end.
+const clearing = 20 * time.Second
+
 // run is the order of starting and stopping. Start: lock, holders of the port, link and addresses, bind, rules, probe, lease,
 // ready. Stop: the same backwards.
 func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
@@ -164,7 +168,7 @@ func (p *process) tearDown(err error) error {
 	p.web.say("stopping")
 	p.server.stop()
 	if p.node != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), shortly)
+		ctx, cancel := context.WithTimeout(context.Background(), clearing)
 		defer cancel()
 		if terr := p.node.TearDown(ctx); terr != nil {
 			err = errors.Join(err, fmt.Errorf("clearing the node: %w", terr))
