@@ -3,6 +3,7 @@ package taint
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +28,8 @@ func TestTaintGoesWhenTheCacheIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := []*corev1.Node{tainted("ready", "other", key, "third"), tainted("waiting", key), tainted("foreign", "other")}
 		client := fake.NewClientset(nodes[0], nodes[1], nodes[2])
-		ready := map[string]bool{"ready": true, "foreign": true}
+		var waitingIsReady atomic.Bool
+		ready := func(node string) bool { return node != "waiting" || waitingIsReady.Load() }
 		list := func() []*corev1.Node {
 			all, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 			if err != nil {
@@ -39,7 +41,7 @@ func TestTaintGoesWhenTheCacheIsReady(t *testing.T) {
 			}
 			return out
 		}
-		c, err := New(Config{Key: key}, list, func(n string) bool { return ready[n] }, client.CoreV1().Nodes(), slog.New(slog.DiscardHandler))
+		c, err := New(Config{Key: key}, list, ready, client.CoreV1().Nodes(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +63,7 @@ func TestTaintGoesWhenTheCacheIsReady(t *testing.T) {
 		}
 		want(map[string][]string{"ready": {"other", "third"}, "waiting": {key}, "foreign": {"other"}})
 		time.Sleep(500 * time.Millisecond)
-		ready["waiting"] = true
+		waitingIsReady.Store(true)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		want(map[string][]string{"ready": {"other", "third"}, "foreign": {"other"}})
