@@ -65,6 +65,7 @@ type stream struct {
 	kick   chan struct{} // there is something to write
 
 	inflight atomic.Int32 // len of calls, for the choice among streams
+	burst    atomic.Int32 // queries since the last reply
 	closing  atomic.Bool  // takes no new queries
 	stalled  atomic.Bool  // silent while it owes replies
 	sign     atomic.Int64 // of life: last octet, or first query after none; since born
@@ -128,6 +129,7 @@ func (s *stream) add(c *call) error {
 	}
 	s.calls[c.id] = c
 	s.inflight.Store(int32(len(s.calls)))
+	s.burst.Add(1)
 	at := len(s.out)
 	s.out = binary.BigEndian.AppendUint16(s.out, uint16(len(c.q.msg)))
 	s.out = append(s.out, c.q.msg...)

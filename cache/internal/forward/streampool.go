@@ -13,14 +13,17 @@ import (
 )
 
 // How many queries one connection carries before another one is opened. A server that
-// answers at once may get many of them down one connection, which makes for few system
+// answers at once may get all of them down one connection, which makes for few system
 // calls. One that takes its time may well work through a connection one query after the
 // other (RFC 7766 section 6.2.1.1 only says SHOULD), so its queries are spread.
 const (
 	quickReply   = 3 * time.Millisecond
-	depthQuick   = 32
 	depthUnknown = 2
 	depthSlow    = 4
+
+	// burst is how many queries one connection carries at most since it last had a reply:
+	// how quick the server was before says nothing about them yet.
+	burst = 24
 
 	// heldUp is how long a connection may owe replies in silence before new queries
 	// take another one.
@@ -187,7 +190,7 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 	if p.closed {
 		return nil, false, errGone
 	}
-	depth, quick := p.depth()
+	depth := p.depth()
 	now := time.Now()
 	var least, stalled *stream
 	full := false
@@ -206,14 +209,14 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 			}
 			continue
 		}
-		if quick && n < depth && !s.heldUp(now) {
+		if depth == p.up.f.cfg.MaxPipeline && !s.heldUp(now) && s.burst.Load() < burst {
 			return s, false, nil
 		}
 		if least == nil || n < int(least.inflight.Load()) {
 			least = s
 		}
 	}
-	if least != nil && int(least.inflight.Load()) < depth && !least.heldUp(now) {
+	if least != nil && int(least.inflight.Load()) < depth && least.burst.Load() < burst && !least.heldUp(now) {
 		return least, false, nil
 	}
 	// Dead or hanging connections do not keep a query from a new one, up to a point.
@@ -238,16 +241,16 @@ func (p *streamPool) pick(newer uint64, alone bool) (s *stream, fresh bool, err 
 	return s, true, nil
 }
 
-// depth is how many queries a connection carries before another one is opened; quick
-// tells whether the server replies at once.
-func (p *streamPool) depth() (depth int, quick bool) {
+// depth is how many queries a connection carries before another one is opened.
+func (p *streamPool) depth() int {
 	switch latency := p.latency.Load(); {
 	case latency == 0:
-		return depthUnknown, false
+		return depthUnknown
 	case latency < int64(quickReply):
-		return depthQuick, true
+		return p.up.f.cfg.MaxPipeline
+	default:
+		return depthSlow
 	}
-	return depthSlow, false
 }
 
 // measured adds one reply's time to the average.

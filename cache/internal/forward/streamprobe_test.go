@@ -127,3 +127,32 @@ func TestU01_BlackHoleWithManyUnderWay(t *testing.T) {
 		t.Error("counted as a failure of the upstream")
 	}
 }
+
+// A burst for a server that works through each connection in order, and was quick so far,
+// is spread at once: what is sent down one connection cannot be taken back.
+func TestBurstIsSpread(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	lines := map[any]*sync.Mutex{}
+	up := newFake(t, func(q *asked) {
+		mu.Lock()
+		if lines[q.tcp] == nil {
+			lines[q.tcp] = new(sync.Mutex)
+		}
+		line := lines[q.tcp]
+		mu.Unlock()
+		line.Lock()
+		defer line.Unlock()
+		if !q.is("warm.test") {
+			<-time.After(30 * time.Millisecond)
+		}
+		q.send(q.reply(1))
+	}, noUDP)
+	f := start(t, Config{Targets: targets(up), ForceTCP: true})
+	f.mustAsk(t, "warm.test", 1, time.Second)
+	var wg sync.WaitGroup
+	for i := range 100 { // 3 s down one connection
+		wg.Go(func() { f.mustAsk(t, fmt.Sprintf("n%d.test", i), 1, 1500*time.Millisecond) })
+	}
+	wg.Wait()
+}

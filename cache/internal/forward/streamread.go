@@ -46,6 +46,7 @@ func (s *stream) take(data []byte) (used int, err error) {
 	defer s.mu.Unlock()
 	s.sign.Store(int64(now.Sub(s.born)))
 	s.stalled.Store(false)
+	s.burst.Store(0)
 	for {
 		rest := data[used:]
 		if len(rest) < 2 {
