@@ -49,6 +49,9 @@ func parseName(s string) (string, error) {
 	return out.String(), nil
 }
 
+// special are octets that mean something else in a Corefile: in a name they are written \DDD only.
+const special = `{}/:"()`
+
 // nameOctet reads one octet of a label and says how much text it took.
 func nameOctet(s string) (c byte, n int, err error) {
 	switch {
@@ -63,7 +66,7 @@ func nameOctet(s string) (c byte, n int, err error) {
 		return 0, 0, errors.New(`white space and control characters are written \DDD`)
 	case s[0] >= 0x80:
 		return 0, 0, errors.New("only ASCII; write an internationalised name in its xn-- form")
-	case strings.IndexByte("{}/:\"()", s[0]) >= 0:
+	case strings.IndexByte(special, s[0]) >= 0:
 		return 0, 0, fmt.Errorf("%q is not part of a name (a brace needs a space before it)", s[0])
 	}
 	return s[0], 1, nil
@@ -75,10 +78,10 @@ func writeOctet(out *strings.Builder, c byte) {
 	switch {
 	case 'A' <= c && c <= 'Z':
 		out.WriteByte(c + 'a' - 'A') // RFC 4343: only ASCII letters fold
-	case strings.IndexByte(`.\"();@$`, c) >= 0:
+	case strings.IndexByte(`.\;@$`, c) >= 0:
 		out.WriteByte('\\')
 		out.WriteByte(c)
-	case c <= ' ' || c >= 0x7f:
+	case c <= ' ' || c >= 0x7f || strings.IndexByte(special+"#", c) >= 0:
 		fmt.Fprintf(out, `\%03d`, c)
 	default:
 		out.WriteByte(c)
