@@ -16,16 +16,18 @@ import (
 )
 
 // Source ports. Each query goes out with a random ID from a port that the kernel chose at
-// random (RFC 5452 section 9.2). A socket carries one query at a time and is drawn at
-// random among the idle ones, so that for a spoofer who sees no packets the port of any
-// one query is as uncertain as with a socket of its own: all that reuse adds is that the
-// ports of two queries may be the same, which makes the union of his chances smaller.
-// And a port stays open no longer than a query without a reply would hold it, so that
-// scanning for open ports gains nothing either.
+// random (RFC 5452 section 9.2). A socket carries one query at a time, and few in all, and
+// is drawn at random from several at least, so that who sees one query's port cannot tell
+// the next one's. For a spoofer who sees no packets the port of any one query is as
+// uncertain as with a socket of its own: all that reuse adds is that the ports of two
+// queries may be the same, which makes the union of his chances smaller. And a port stays
+// open no longer than a query without a reply would hold it, so that scanning for open
+// ports gains nothing either.
 const (
-	udpUses = 64
-	udpAge  = 2 * time.Second
-	udpIdle = 256 // sockets kept for the next burst
+	udpUses  = 8
+	udpAge   = 2 * time.Second
+	udpLeast = 16  // sockets to draw from
+	udpIdle  = 256 // sockets kept for the next burst
 )
 
 // udpPool hands out the UDP sockets to one upstream.
@@ -100,11 +102,11 @@ func (p *udpPool) exchangeOn(ctx context.Context, s *udpSocket, q query, end tim
 	return reply, err
 }
 
-// take returns an idle socket, nil if there is none.
+// take returns an idle socket, nil if there are too few.
 func (p *udpPool) take() *udpSocket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for n := len(p.idle); n > 0; n = len(p.idle) {
+	for n := len(p.idle); n >= udpLeast; n = len(p.idle) {
 		i := rand.IntN(n)
 		s := p.idle[i]
 		p.idle[i], p.idle[n-1] = p.idle[n-1], nil

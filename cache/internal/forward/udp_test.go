@@ -324,6 +324,28 @@ func TestSourcePorts(t *testing.T) {
 	if len(ports) < n/udpUses {
 		t.Errorf("%d ports for %d queries", len(ports), n)
 	}
+	// One after the other, too: the port of the last query is rarely that of the next.
+	seen, repeated, last := map[int]bool{}, 0, 0
+	const inTurn = 200
+	up.become(func(q *asked) {
+		mu.Lock()
+		port := q.from.(*net.UDPAddr).Port
+		seen[port] = true
+		if port == last {
+			repeated++
+		}
+		last = port
+		mu.Unlock()
+		q.send(q.reply(1))
+	})
+	mu.Unlock()
+	for i := range inTurn {
+		f.mustAsk(t, fmt.Sprintf("turn%d.test", i), 1, time.Second)
+	}
+	mu.Lock()
+	if len(seen) < inTurn/udpUses || repeated > inTurn/4 {
+		t.Errorf("%d ports for %d queries in turn, %d times the last one again", len(seen), inTurn, repeated)
+	}
 	// 2000 random draws of 65536: 30 repeated ones are expected.
 	if len(ids) < n-100 {
 		t.Errorf("%d different IDs for %d queries", len(ids), n)
