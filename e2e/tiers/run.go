@@ -79,44 +79,6 @@ func (r *runner) one(ctx context.Context, t tier) (o outcome) {
 	return o
 }
 
-// fuzz runs the targets one by one: go test takes one at a time.
-func (r *runner) fuzz(ctx context.Context, t tier, n *tally) error {
-	cmd := r.command(ctx, t, append([]string{"test", "-list=^Fuzz"}, t.args...)...)
-	out, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("listing fuzz targets: %w\n%s", err, stderr(err))
-	}
-	var failed error
-	for _, target := range fuzzTargets(string(out)) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		failed = errors.Join(failed, r.goTest(ctx, t, n, "-run=^$", "-fuzz=^"+target.name+"$", "-fuzztime="+r.fuzztime.String(), target.pkg))
-	}
-	return failed
-}
-
-type fuzzTarget struct{ pkg, name string }
-
-// fuzzTargets reads what go test -list prints: names, and after them the package they belong to.
-func fuzzTargets(list string) []fuzzTarget {
-	var out []fuzzTarget
-	var pending []string
-	for line := range strings.Lines(list) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) == 1 && strings.HasPrefix(f[0], "Fuzz"):
-			pending = append(pending, f[0])
-		case len(f) >= 2 && f[0] == "ok":
-			for _, name := range pending {
-				out = append(out, fuzzTarget{f[1], name})
-			}
-			pending = nil
-		}
-	}
-	return out
-}
-
 // goTest runs go test and counts. Failed tests are in the tally; the error is for everything else that went wrong.
 func (r *runner) goTest(ctx context.Context, t tier, n *tally, args ...string) error {
 	full := []string{"test", "-json"}
@@ -186,11 +148,4 @@ func (r *runner) command(ctx context.Context, t tier, args ...string) *exec.Cmd 
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGINT) }
 	cmd.WaitDelay = 20 * time.Second
 	return cmd
-}
-
-func stderr(err error) string {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return string(exit.Stderr)
-	}
-	return ""
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,8 +44,24 @@ func TestRead(t *testing.T) {
 }
 
 func TestFuzzTargets(t *testing.T) {
-	got := fuzzTargets("FuzzA\nFuzzB\nok  \texample/one\t0.1s\n?   \texample/two\t[no test files]\nFuzzC\nok  \texample/three\t(cached)\n")
-	want := []fuzzTarget{{"example/one", "FuzzA"}, {"example/one", "FuzzB"}, {"example/three", "FuzzC"}}
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"cache/a/a_test.go": "package a\n\nfunc FuzzA(f *testing.F) {\n}\n\nfunc FuzzHelper(t *testing.T) {}\n",
+		"cache/a/a.go":      "package a\n\nfunc FuzzNot(f *testing.F) {}\n",
+		"certs/c_test.go":   "package c\n\nfunc FuzzC(tf *testing.F) {}\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := fuzzTargets(root, []string{"cache", "certs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fuzzTarget{{"./cache/a", "FuzzA"}, {"./certs", "FuzzC"}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fuzzTarget{})); diff != "" {
 		t.Errorf("targets (-want +got):\n%s", diff)
 	}
