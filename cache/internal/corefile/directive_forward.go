@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +51,17 @@ func (d *directive) forward() *Forward {
 		f.ForceTCP = false // custom resolvers may speak UDP only; truncation still leads to TCP
 	}
 	return f
+}
+
+// checkReachable complains about a forward that never gets a question, since one before it takes all.
+func (d *directive) checkReachable(b *Block, f *Forward) {
+	for _, before := range b.Forward {
+		for _, from := range f.From {
+			if len(before.Except) == 0 && slices.Contains(before.From, from) {
+				d.fail("%s goes to the upstreams of line %d already", from, before.Pos.Line)
+			}
+		}
+	}
 }
 
 func (d *directive) forwardOption(f *Forward, sub *directive) {

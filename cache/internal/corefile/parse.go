@@ -137,7 +137,11 @@ func (d *directive) apply(b *Block) bool {
 	case "loop":
 		d.flag(&b.Loop)
 	case "bind":
-		b.Bind = append(b.Bind, d.bind()...)
+		for _, t := range d.bind() {
+			if !slices.Contains(b.Bind, t) {
+				b.Bind = append(b.Bind, t)
+			}
+		}
 	case "timeouts":
 		once(d, &b.Timeouts, d.timeouts)
 	case "bufsize":
@@ -165,7 +169,9 @@ func (d *directive) apply(b *Block) bool {
 	case "whoami":
 		d.flag(&b.WhoAmI)
 	case "forward":
-		b.Forward = append(b.Forward, d.forward())
+		f := d.forward()
+		d.checkReachable(b, f)
+		b.Forward = append(b.Forward, f)
 	default:
 		return false
 	}
@@ -240,16 +246,18 @@ func (d *directive) flag(b *bool) {
 	*b = true
 }
 
-// names reads arguments as domain names or networks.
+// names reads arguments as domain names or networks. A scheme and a port, as the keys of a block have, mean nothing here.
 func (d *directive) names(args []word) []string {
 	var out []string
 	for _, a := range args {
-		names, err := parseOrigin(strings.TrimPrefix(a.text, "dns://"))
+		zones, err := parseKey(a.text, d.p.opts.Port)
 		if err != nil {
 			d.failAt(a, "name %v", err)
 			continue
 		}
-		out = append(out, names...)
+		for _, z := range zones {
+			out = append(out, z.Name)
+		}
 	}
 	return out
 }
