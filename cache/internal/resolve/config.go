@@ -51,7 +51,8 @@ type ZoneConfig struct {
 	Local []Local
 	// Routes are tried in this order; the first that fits is taken.
 	Routes []Route
-	// Last is asked if no route fits. Nil means SERVFAIL.
+	// Last is asked if no route fits. Nil means SERVFAIL, and REFUSED in a zone that has
+	// neither Routes nor Local.
 	Last Local
 	// Rewrites change the name that is looked for; the client does not see it.
 	Rewrites []Rewrite

@@ -106,9 +106,13 @@ func (r *Router) Hit(buf, query []byte, from wire.Origin) (reply []byte, ok bool
 		return q.AppendTXT(buf[:0], q.Name()), true
 	}
 	s := r.find(&q)
-	if s == nil {
+	if s == nil || s.zone.empty {
 		reply = q.AppendStatus(buf[:0], wire.Refused, wire.EDENotAuthority)
-		r.none.count(&q, reply, from, bySelf)
+		counters := r.none
+		if s != nil {
+			counters = s.counters
+		}
+		counters.count(&q, reply, from, bySelf)
 		return reply, true
 	}
 	reply, how, ok := s.zone.hit(buf[:0], &q, from)
@@ -122,11 +126,14 @@ func (r *Router) Hit(buf, query []byte, from wire.Origin) (reply []byte, ok bool
 // always has one, SERVFAIL at worst, unless silence is right. reply uses buf[:0].
 func (r *Router) Resolve(ctx context.Context, buf, query []byte, from wire.Origin) []byte {
 	var q wire.Query
-	if q.Read(query) != wire.OK || r.isNonce(&q) || r.find(&q) == nil {
+	var s *site
+	if q.Read(query) == wire.OK && !r.isNonce(&q) {
+		s = r.find(&q)
+	}
+	if s == nil || s.zone.empty {
 		reply, _ := r.Hit(buf, query, from)
 		return reply
 	}
-	s := r.find(&q)
 	start := s.now()
 	reply, how := s.zone.resolve(ctx, buf[:0], &q, from)
 	s.count(&q, reply, from, how.late())

@@ -73,6 +73,19 @@ func newTestRouter(t testing.TB, change func(*ZoneConfig), up Upstream) *Router 
 	return NewRouter(RouterConfig{Server: "dns://test", Zones: []*Zone{newTestZone(t, change, up)}, Metrics: NewMetrics(nil)})
 }
 
+// A block with nobody to ask says so like one that is not there, whoever comes by which way.
+func TestEmptyZoneRefuses(t *testing.T) {
+	r := newTestRouter(t, func(c *ZoneConfig) { c.Routes = nil }, nil)
+	query := packedQuery("www.example.test.", dns.TypeA, true, false)
+	hit, ok := r.Hit(make([]byte, 0, 4096), query, client(wire.UDP))
+	for _, reply := range [][]byte{hit, r.Resolve(t.Context(), make([]byte, 0, 4096), query, client(wire.TCP))} {
+		var m dns.Msg
+		if err := m.Unpack(reply); err != nil || !ok || m.Rcode != dns.RcodeRefused {
+			t.Errorf("%v, error %v", &m, err)
+		}
+	}
+}
+
 func client(transport wire.Transport) wire.Origin {
 	return wire.Origin{Client: netip.MustParseAddrPort("10.0.0.1:4000"), Transport: transport}
 }

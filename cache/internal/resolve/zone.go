@@ -17,6 +17,7 @@ type Zone struct {
 	store *store.Store // nil: nothing is cached
 	rules []rule
 	cut   *cutter // nil: no search cut
+	empty bool    // nobody to ask, here or upstream: REFUSED, as if there were no such zone
 
 	cacheZones, disableSuccess, disableDenial [][]byte
 	routes                                    []route
@@ -54,6 +55,7 @@ func NewZone(cfg ZoneConfig) (*Zone, error) {
 		disableSuccess: mustNames(cfg.Cache.DisableSuccess),
 		disableDenial:  mustNames(cfg.Cache.DisableDenial),
 		renewals:       make(map[*store.Entry]*renewal),
+		empty:          len(cfg.Routes) == 0 && len(cfg.Local) == 0 && cfg.Last == nil,
 	}
 	for _, r := range cfg.Rewrites {
 		rule, err := newRule(r)
