@@ -60,12 +60,13 @@ func (l *loopProber) suspect() {
 	}
 }
 
-// run probes at once, then now and then, and soon after a query has failed.
+// run probes at once, again when this process surely listens, then now and then, and soon
+// after a query has failed.
 func (l *loopProber) run(ctx context.Context) {
-	for {
+	for first := true; ; first = false {
 		wait := l.f.cfg.LoopInterval
-		if l.round(ctx) {
-			wait = loopRecheck
+		if l.round(ctx) || first {
+			wait = min(wait, loopRecheck)
 		}
 		// Not all nodes of a cluster at the same time.
 		wait += rand.N(wait / 4)

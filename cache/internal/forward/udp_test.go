@@ -316,12 +316,17 @@ func TestSourcePorts(t *testing.T) {
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
-	for port, uses := range ports {
+	over := 0
+	for _, uses := range ports {
 		if uses > udpUses {
-			t.Errorf("port %d carried %d queries", port, uses)
+			over++
 		}
 	}
-	if len(ports) < n/udpUses {
+	// The kernel may choose a port again that an earlier socket had: of 250 draws of 28,000 about one.
+	if over > 8 {
+		t.Errorf("%d ports carried more than %d queries", over, udpUses)
+	}
+	if len(ports) < n/udpUses-8 {
 		t.Errorf("%d ports for %d queries", len(ports), n)
 	}
 	// One after the other, too: the port of the last query is rarely that of the next.
