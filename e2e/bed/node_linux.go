@@ -56,7 +56,9 @@ func (cp *ControlPlane) boot(ctx context.Context, n int, images []string) (*Node
 		Name: node.Name, Path: "linux.uml", Log: filepath.Join(node.dir, "console.log"),
 		// The kernel leaves a process for each of its own behind when it is killed; a PID namespace takes them along.
 		Alone: true,
-		Env:   append(preload, "TMPDIR="+cp.ws.Path()), // TMPDIR for the file behind its memory
+		// A machine does not get slower because another one is busy: what else runs here should not stop the node's clock.
+		Nice: -10,
+		Env:  append(preload, "TMPDIR="+cp.ws.Path()), // TMPDIR for the file behind its memory
 		Args: []string{
 			"umid=" + node.Name, "uml_dir=" + cp.ws.Path("uml"), "mem=" + nodeMemory,
 			"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init=" + cp.Program("bed-init"), "BED_NODE=" + node.dir,

@@ -24,6 +24,8 @@ type Command struct {
 	Log string
 	// Namespace is the network namespace; it must stay open for as long as the child runs.
 	Namespace *Namespace
+	// Nice is the child's priority, -20 (first) to 19; 0 changes nothing.
+	Nice int
 	// Alone gives the child a PID namespace: all its descendants end with it. For programs that leave helpers behind.
 	Alone bool
 }
@@ -55,12 +57,23 @@ func Start(c Command) (*Process, error) {
 	if err := c.Namespace.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
 	}
+	if c.Nice != 0 {
+		renice(cmd.Process.Pid, c.Nice)
+	}
 	p := &Process{name: c.Name, log: c.Log, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// renice sets the priority of a process that has just started, and so that of all it will start. Where the kernel groups
+// processes by session, only the group's own value counts against other sessions. A system that allows neither runs on
+// with equal priorities.
+func renice(pid, nice int) {
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, nice)
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), fmt.Append(nil, nice), 0)
 }
 
 // Pid is the child's process id.
