@@ -86,8 +86,8 @@ func (c *conn) serve() {
 
 // serveBuffered serves all complete messages in the buffer; false if what came is no DNS.
 func (c *conn) serveBuffered() bool {
-	gen := c.ep.join()
-	defer func() { gen.leave() }()
+	gen := c.takeTurn()
+	defer func() { c.endTurn(gen) }()
 	for {
 		rest := c.in[c.served:]
 		if len(rest) < 2 {
@@ -106,9 +106,9 @@ func (c *conn) serveBuffered() bool {
 		if c.hasRoom() {
 			continue
 		}
-		gen.leave() // not while waiting for the client
+		c.endTurn(gen) // not while waiting for the client
 		ok := c.roomForMore()
-		gen = c.ep.join()
+		gen = c.takeTurn()
 		if !ok {
 			return true
 		}
@@ -126,6 +126,21 @@ func (c *conn) serveBuffered() bool {
 	}
 	c.served = 0
 	return true
+}
+
+// takeTurn waits until c may serve what it has read, and returns what by.
+//
+// Connections whose clients never pause are always ready to run, and the scheduler lets
+// each of them run before a UDP worker that has just got its packets. So few serve at a
+// time, and the others wait where they are not in the way.
+func (c *conn) takeTurn() *generation {
+	c.ep.turns <- struct{}{}
+	return c.ep.join()
+}
+
+func (c *conn) endTurn(gen *generation) {
+	gen.leave()
+	<-c.ep.turns
 }
 
 // serveMessage answers one query or hands it to a task.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -34,8 +35,9 @@ type Endpoint struct {
 	failures acceptFailures // of the accept loop
 	pool     *pool
 	conns    *connSet
-	messages sync.Pool    // of *message
-	queued   atomic.Int64 // octets of TCP replies that clients have yet to take
+	turns    chan struct{} // has a token for each connection that serves
+	messages sync.Pool     // of *message
+	queued   atomic.Int64  // octets of TCP replies that clients have yet to take
 
 	running sync.Mutex
 	closed  bool // guarded by running
@@ -53,6 +55,7 @@ func Listen(cfg Config, h Handler, log *slog.Logger, m *Metrics) (*Endpoint, err
 		return nil, err
 	}
 	e := &Endpoint{cfg: cfg, log: log, metrics: m, listener: tcp, born: time.Now()}
+	e.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 	local := udp[0].LocalAddr().(*net.UDPAddr).AddrPort()
 	e.addr = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	e.conns = newConnSet(cfg.MaxConns, cfg.MaxConnsPerClient)
