@@ -71,14 +71,19 @@ func contract(t *testing.T, k kernel, flavour Flavour, sparse int, fams []family
 		}
 	}
 	// Somebody else's rules, in every chain of ours.
-	foreign := map[chainKey][]string{}
-	for _, c := range eachChain() {
-		spec := somebodys()
-		if err := v4t.Commit(c.table, []change{{insert: true, pos: 1, chain: c.chain, spec: spec}}); err != nil {
-			t.Fatal(err)
+	foreign := func(after func(c chainKey) int) {
+		t.Helper()
+		for _, tc := range ourTables() {
+			var changes []change
+			for _, chain := range tc.chains {
+				changes = append(changes, change{insert: true, pos: 1 + after(chainKey{tc.table, chain}), chain: chain, spec: somebodys()})
+			}
+			if err := v4t.Commit(tc.table, changes); err != nil {
+				t.Fatal(err)
+			}
 		}
-		foreign[c] = spec
 	}
+	foreign(func(chainKey) int { return 0 })
 	before := look()
 	start := func(t *testing.T) *Node {
 		t.Helper()
@@ -121,51 +126,64 @@ func contract(t *testing.T, k kernel, flavour Flavour, sparse int, fams []family
 			}
 		}
 	})
+	// each makes changes of all rules of a table at once.
+	each := func(t *testing.T, ofOurs, ofOthers func(c string, l listed) []change) {
+		t.Helper()
+		for _, tc := range ourTables() {
+			lines, err := v4t.List(tc.table, tc.chains)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var changes []change
+			for _, chain := range tc.chains {
+				for _, l := range parseChain(chain, lines) {
+					if l.comment != "" {
+						changes = append(changes, ofOurs(chain, l)...)
+					} else {
+						changes = append(changes, ofOthers(chain, l)...)
+					}
+				}
+			}
+			if len(changes) == 0 {
+				continue
+			}
+			if err := v4t.Commit(tc.table, changes); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	nothing := func(string, listed) []change { return nil }
+	drop := func(chain string, l listed) []change { return []change{{chain: chain, spec: l.spec}} }
+
 	t.Run("one rule deleted", func(t *testing.T) {
 		for _, c := range eachChain() {
 			for i, r := range ours(t, v4t, c) {
 				if i%sparse != 0 {
-					continue // each check runs a dozen commands; every third rule covers first, middle and last
+					continue // each check runs some commands; every third rule covers first, middle and last
 				}
-				if err := v4t.Commit(c.table, []change{{chain: c.chain, spec: r.spec}}); err != nil {
+				if err := v4t.Commit(c.table, drop(c.chain, r)); err != nil {
 					t.Fatal(err)
 				}
 				heal()
 				same(t, want)
 			}
+			if sparse >= 100 {
+				break
+			}
 		}
 	})
 	t.Run("duplicates", func(t *testing.T) {
-		for _, c := range eachChain() {
-			for _, r := range ours(t, v4t, c) {
-				for range 2 {
-					if err := v4t.Commit(c.table, []change{{insert: true, pos: 1, chain: c.chain, spec: r.spec}}); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		}
+		each(t, func(chain string, l listed) []change {
+			c := change{insert: true, pos: 1, chain: chain, spec: l.spec}
+			return []change{c, c}
+		}, nothing)
 		heal()
 		same(t, want)
 	})
 	t.Run("everything flushed", func(t *testing.T) {
-		for _, c := range eachChain() {
-			have, err := v4t.List(c.table, []string{c.chain})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range parseChain(c.chain, have) {
-				if err := v4t.Commit(c.table, []change{{chain: c.chain, spec: r.spec}}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		each(t, drop, drop)
 		heal()
-		for c, spec := range foreign {
-			if err := v4t.Commit(c.table, []change{{insert: true, pos: 1 + len(ours(t, v4t, c)), chain: c.chain, spec: spec}}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		foreign(func(c chainKey) int { return len(ours(t, v4t, c)) })
 		same(t, want)
 	})
 	t.Run("link and address", func(t *testing.T) {

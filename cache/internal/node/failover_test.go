@@ -88,7 +88,7 @@ func faults(guard Level) []fault {
 			name: "two at once", do: func(t *testing.T, r *rig) {
 				first, done := r.cache, r.done
 				r.launch(t)
-				within(t, 10*time.Second, "waiting", func() bool { return bytes.Contains(r.log(t), []byte("waiting for another cache")) })
+				r.within(10*time.Second, "waiting", func() bool { return bytes.Contains(r.log(t), []byte("waiting for another cache")) })
 				if err := first.Process.Signal(syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +101,7 @@ func faults(guard Level) []fault {
 		{name: "link", do: func(t *testing.T, r *rig) {
 			for _, f := range []string{"ip link del nodelocaldns", "ip link set nodelocaldns down", "ip addr del 169.254.25.10/32 dev nodelocaldns"} {
 				sh(t, f)
-				within(t, time.Second, "up and with its address after "+f, func() bool {
+				r.within(time.Second, "up and with its address after "+f, func() bool {
 					l, err := r.p.host().Link(DefaultLink)
 					return err == nil && l.Up && slices.Contains(l.Addrs, addrs("169.254.25.10")[0])
 				})
@@ -131,9 +131,19 @@ func faults(guard Level) []fault {
 				if r.p.uml {
 					limit = 10 * time.Second
 				}
-				within(t, limit, "as before after flushing "+tc.table, func() bool { return count() == before })
+				r.within(limit, "as before after flushing "+tc.table, func() bool { return count() == before })
 			}
 		}},
+	}
+}
+
+// within is the function of that name for faults: what came late counts only if the machine was not in the way.
+func (r *rig) within(d time.Duration, what string, ok func() bool) {
+	for end := time.Now().Add(d); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.late = append(r.late, "not "+what+" within "+d.String())
+			return
+		}
 	}
 }
 
@@ -235,6 +245,16 @@ func TestKernelSurroundings(t *testing.T) {
 	})
 }
 
+// disturbed says whether the machine got in the way of the measurement.
+func disturbed(got map[string]load.Result) bool {
+	for _, res := range got {
+		if float64(res.Queries) < 0.7*float64(res.Rate)*res.Seconds {
+			return true
+		}
+	}
+	return got[baseline].Failed > 0
+}
+
 // untracked checks that questions to the local address leave no trace in connection tracking (N07).
 func untracked(t *testing.T) {
 	t.Helper()
@@ -299,9 +319,22 @@ func (r *rig) during(t *testing.T, server string, do func()) map[string]load.Res
 	return out
 }
 
+// fault makes a fault happen and checks what was lost. It is tried again while the machine itself is in the way: then the
+// baseline loses questions too, or clients do not get to ask as often as they should.
 func (r *rig) fault(t *testing.T, f fault) {
-	got := r.during(t, r.target(), func() { f.do(t, r) })
-	report(t, r.mode, f.name, got)
+	var got map[string]load.Result
+	for range 3 {
+		r.late = nil
+		got = r.during(t, r.target(), func() { f.do(t, r) })
+		report(t, r.mode, f.name, got)
+		if t.Failed() || !disturbed(got) {
+			break
+		}
+		t.Log("the machine was disturbed")
+	}
+	for _, late := range r.late {
+		t.Error(late)
+	}
 	for name, most := range map[string]int{"pod udp": f.pod, "host udp": f.host, "pod tcp": f.tcp, "injected udp": f.pod} {
 		res, asked := got[name]
 		if !asked {

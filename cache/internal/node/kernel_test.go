@@ -182,7 +182,7 @@ func TestUML(t *testing.T) {
 	self, dir := visible(t)
 	cache := buildCache(t, filepath.Dir(self))
 	// Those for which another, older kernel, dummy links or IPVS make a difference.
-	run := "^Test(Kernel(Contract|Golden|OwnerTable|Failover|Surroundings|Capabilities)|N01|N08|N11|N12)"
+	run := "^Test(Kernel(Contract|Golden|OwnerTable|Failover|Surroundings|Capabilities)|N01|N11|N12)"
 	if only := os.Getenv("NODE_TEST_ONLY"); only != "" {
 		run = only
 	}

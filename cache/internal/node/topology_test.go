@@ -200,6 +200,7 @@ type rig struct {
 	to    string   // what clients ask; default: by mode
 	caps  string   // the capabilities that are left to the cache, as setpriv takes them; default: all
 	flags []string // besides the usual ones
+	late  []string // what did not happen in time during the present fault
 	cache *exec.Cmd
 	logs  string
 	begun int64 // where in logs the present process began
