@@ -113,7 +113,7 @@ func Client(ctx context.Context, con *console.Console, bin string) (Image, error
 	if err != nil {
 		return Image{}, fmt.Errorf("listing busybox's programs: %w", err)
 	}
-	for _, a := range strings.Fields(string(applets)) {
+	for a := range strings.FieldsSeq(string(applets)) {
 		if a != "busybox" {
 			links["usr/bin/"+a] = "busybox"
 		}

@@ -43,7 +43,7 @@ func needs(path string) (libraries []string, loader string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("reading %s: %w", path, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	libraries, err = f.ImportedLibraries()
 	if err != nil {
 		return nil, "", fmt.Errorf("reading what %s needs: %w", path, err)

@@ -86,7 +86,7 @@ func (n *Node) Pids(ctx context.Context, program string) ([]int, error) {
 		return nil, fmt.Errorf("looking for %s on %s: %w", program, n.Name, err)
 	}
 	var pids []int
-	for _, f := range strings.Fields(out) {
+	for f := range strings.FieldsSeq(out) {
 		pid, err := strconv.Atoi(f)
 		if err != nil {
 			return nil, fmt.Errorf("looking for %s on %s: %w", program, n.Name, err)

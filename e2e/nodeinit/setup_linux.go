@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -110,7 +111,7 @@ func files(n agent.Node) error {
 func resolveLink(path string) (string, error) {
 	to, err := os.Readlink(path)
 	if err != nil {
-		return path, nil // not a link
+		return path, nil //nolint:nilerr // it is not a link, and then there is nothing to follow
 	}
 	if !filepath.IsAbs(to) {
 		to = filepath.Join(filepath.Dir(path), to)
@@ -183,9 +184,7 @@ func network(n agent.Node) error {
 		return err
 	}
 	routes := map[string]string{"0.0.0.0/0": n.Gateway}
-	for to, via := range n.Routes {
-		routes[to] = via
-	}
+	maps.Copy(routes, n.Routes)
 	for to, via := range routes {
 		_, dst, err := net.ParseCIDR(to)
 		if err != nil {

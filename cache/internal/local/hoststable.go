@@ -25,9 +25,7 @@ func (t *table) with(text []byte) *table {
 	for line := range strings.Lines(string(text)) {
 		file.addLine(line)
 	}
-	for name, addrs := range t.addrs {
-		file.addrs[name] = addrs
-	}
+	maps.Copy(file.addrs, t.addrs)
 	maps.Copy(file.names, t.names)
 	return file
 }

@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
@@ -102,7 +103,7 @@ func (z *Zone) askUpstream(ctx context.Context, s *store.Store, question []byte,
 	if err := ctx.Err(); err != nil {
 		return &outcome{err: err} // spent on asking for a name above
 	}
-	key := string(append(question[:len(question):len(question)], byte(variant)))
+	key := string(append(slices.Clip(question), byte(variant)))
 	for {
 		fl, leader := z.flights.join(key, z.cfg.MaxInflight)
 		if fl == nil {
