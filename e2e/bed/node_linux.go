@@ -48,7 +48,7 @@ func (cp *ControlPlane) boot(ctx context.Context, n int, images []string) (*Node
 	if err := makeDisk(ctx, disk); err != nil {
 		return nil, err
 	}
-	preload, err := uml.Preload(ctx, cp.ws.Path())
+	preload, err := uml.Preload(ctx, node.dir) // a folder of its own: nodes boot at the same time
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (cp *ControlPlane) boot(ctx context.Context, n int, images []string) (*Node
 			"root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "init=" + cp.Program("bed-init"), "BED_NODE=" + node.dir,
 			"ubd0=" + disk, "vec0:transport=tap,ifname=" + tapName(n) + ",depth=128,gro=1",
 			// kube-proxy syncs each address family by itself, some four seconds each in this kernel.
-			"ipv6.disable=1", "con=null", "con0=null,fd:1", "quiet",
+			"ipv6.disable=1", "con=null", "con0=null,fd:1", "quiet", "panic=-1",
 		},
 	})
 	if err != nil {
