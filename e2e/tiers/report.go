@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/nodedns/nodedns/e2e/console"
@@ -11,7 +13,7 @@ import (
 // report prints the closing table and returns the exit code.
 func (r *runner) report(ctx context.Context, ts []tier, done []outcome) int {
 	var sum tally
-	var ran, skipped []string
+	var ran, skipped, failed []string
 	code := 0
 	r.con.Plain("")
 	for _, o := range done {
@@ -21,6 +23,7 @@ func (r *runner) report(ctx context.Context, ts []tier, done []outcome) int {
 		verdict := "ok"
 		if o.bad(r.strict) {
 			verdict, code = "FAILED", 1
+			failed = append(failed, o.tier.name)
 		}
 		if o.skipped != nil {
 			skipped = append(skipped, fmt.Sprintf("%s (%s)", o.tier.name, oneLine(o.skipped)))
@@ -48,6 +51,9 @@ func (r *runner) report(ctx context.Context, ts []tier, done []outcome) int {
 	}
 	if r.strict && len(skipped) > 0 {
 		r.con.Plain("REQUIRE_KERNEL=1: what was skipped counts as failed")
+	}
+	if err := os.WriteFile(filepath.Join(r.root, "_out", "failed-tiers"), []byte(strings.Join(failed, ",")), 0o644); err != nil {
+		r.con.Plain("%v", err)
 	}
 	r.con.Plain("tests: %d passed, %d failed, %d skipped", sum.passed, sum.failed, len(sum.skips))
 	r.con.Plain("ran in %s: %s; skipped: %s", console.Short(r.con.Elapsed()), list(ran), list(skipped))
