@@ -52,12 +52,21 @@ func (r *runner) report(ctx context.Context, ts []tier, done []outcome) int {
 	if r.strict && len(skipped) > 0 {
 		r.con.Plain("REQUIRE_KERNEL=1: what was skipped counts as failed")
 	}
-	if err := os.WriteFile(filepath.Join(r.root, "_out", "failed-tiers"), []byte(strings.Join(failed, ",")), 0o644); err != nil {
-		r.con.Plain("%v", err)
+	if err := r.noteFailed(failed); err != nil {
+		r.con.Plain("noting the failed tiers: %v", err)
 	}
 	r.con.Plain("tests: %d passed, %d failed, %d skipped", sum.passed, sum.failed, len(sum.skips))
 	r.con.Plain("ran in %s: %s; skipped: %s", console.Short(r.con.Elapsed()), list(ran), list(skipped))
 	return code
+}
+
+// noteFailed writes the names of the failed tiers to a file, separated by commas as -only takes them.
+func (r *runner) noteFailed(names []string) error {
+	dir := filepath.Join(r.root, "_out")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "failed-tiers"), []byte(strings.Join(names, ",")), 0o644)
 }
 
 func list(s []string) string {
