@@ -72,7 +72,7 @@ func TestStrict(t *testing.T) {
 	o := outcome{tally: tally{passed: 3, skips: []skip{{"x TestOther", "no kernel"}}}}
 	for _, strict := range []bool{false, true} {
 		var out bytes.Buffer
-		r := &runner{con: console.New(&out), strict: strict}
+		r := &runner{con: console.New(&out), root: t.TempDir(), strict: strict}
 		code := r.report(t.Context(), nil, []outcome{o})
 		if (code != 0) != strict {
 			t.Errorf("strict %t: exit code %d", strict, code)
