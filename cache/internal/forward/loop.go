@@ -128,9 +128,10 @@ func (l *loopProber) probeZones(ctx context.Context, u *upstream) uint64 {
 	return loops.Load()
 }
 
-// note keeps and tells what the probes found.
+// note tells and then keeps what the probes found.
 func (l *loopProber) note(u *upstream, loops uint64) {
-	was := u.loops.Swap(loops)
+	defer u.loops.Store(loops)
+	was := u.loops.Load()
 	if begun := loops &^ was; begun != 0 {
 		l.f.log.Error("forwarding loop: queries to this upstream come back here; it gets none in these zones until that ends",
 			"upstream", u.target, "zones", l.names(begun))
