@@ -121,7 +121,7 @@ func (p *Pod) StartLoad(ctx context.Context, args ...string) *Load {
 	l := &Load{input: w, result: make(chan loadResult, 1)}
 	go func() {
 		out, err := p.Exec(ctx, r, append([]string{"bed-client", "load"}, args...)...)
-		w.Close() // a load that ended by itself leaves someone reading
+		_ = w.Close() // a load that ended by itself leaves someone reading
 		var res load.Result
 		if err == nil {
 			err = json.Unmarshal([]byte(out), &res)
@@ -144,7 +144,7 @@ func (l *Load) Running() error {
 
 // Stop ends the load and returns its result.
 func (l *Load) Stop() (load.Result, error) {
-	l.input.Close()
+	_ = l.input.Close()
 	r := <-l.result
 	if r.err != nil {
 		return r.Result, fmt.Errorf("running the load: %w", r.err)
