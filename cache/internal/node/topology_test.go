@@ -197,10 +197,11 @@ type rig struct {
 	mode  Mode
 	guard Level
 	dir   string
-	to    string   // what clients ask; default: by mode
-	caps  string   // the capabilities that are left to the cache, as setpriv takes them; default: all
-	flags []string // besides the usual ones
-	late  []string // what did not happen in time during the present fault
+	to    string        // what clients ask; default: by mode
+	caps  string        // the capabilities that are left to the cache, as setpriv takes them; default: all
+	flags []string      // besides the usual ones
+	dying time.Duration // from SIGKILLs to the ends of their processes, in the present fault
+	late  []string      // what did not happen in time during the present fault
 	cache *exec.Cmd
 	logs  string
 	begun int64 // where in logs the present process began
@@ -332,8 +333,12 @@ func (r *rig) end(t *testing.T, sig syscall.Signal) {
 	if err := r.cache.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
+	sent := time.Now()
 	select {
 	case err := <-r.done:
+		if sig == syscall.SIGKILL {
+			r.dying += time.Since(sent)
+		}
 		if sig == syscall.SIGTERM && err != nil {
 			t.Errorf("the cache ended with %v", err)
 		}
