@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -71,6 +72,11 @@ func testCacheAway(t *testing.T, env *cluster.Env) {
 		t.Fatal(err)
 	}
 	l := pod.StartLoad(ctx, "-rate=60", "-limit=5m")
+	// Some seconds in which the cache answers, before it goes.
+	select {
+	case <-time.After(4 * time.Second):
+	case <-ctx.Done():
+	}
 	_, err = env.Kubectl(ctx, "-n", "kube-system", "delete", "daemonset", "nodedns-cache", "--cascade=foreground", "--timeout=120s")
 	if err != nil {
 		t.Error(err)
