@@ -40,6 +40,8 @@ func Packages() []host.Package {
 		{Name: "user-mode-linux", Why: "the nodes' kernel, with IPVS and dummy links"},
 		{Name: "gcc", Why: "compiles what lets that kernel run on processors with AMX"},
 		{Name: "libc6-dev", Why: "as gcc"},
+		{Name: "libseccomp-dev", Why: "runc is built with it"},
+		{Name: "pkg-config", Why: "runc's build finds libseccomp by it"},
 		{Name: "iptables", Why: "kube-proxy and the cache's image use both flavours"},
 		{Name: "ipset", Why: "kube-proxy in IPVS mode uses it"},
 		{Name: "kmod", Why: "loads the nodes' kernel modules"},
