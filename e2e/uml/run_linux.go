@@ -105,8 +105,9 @@ func boot(ctx context.Context, folder, self string, cfg Config) (console string,
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "TMPDIR="+memoryDir(folder))
 	cmd.Env = append(cmd.Env, preload...)
-	// A group of its own, since the kernel's processes are processes of the host; all end with it, and it with us.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	// The kernel's processes are processes of the host. In a namespace of process numbers, whose first process the kernel
+	// is, they end with it, however it ends; and it ends with us.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("booting: %w", err)
@@ -118,8 +119,6 @@ func boot(ctx context.Context, folder, self string, cfg Config) (console string,
 		follow(cfg.Output, out, ended)
 	}()
 	err = cmd.Wait()
-	// Its processes are in its group; none of them is of use without it.
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	close(ended)
 	<-copied
 	text, _ := os.ReadFile(console)

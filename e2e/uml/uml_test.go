@@ -1,10 +1,13 @@
 package uml_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,8 +16,16 @@ import (
 	"github.com/nodedns/nodedns/e2e/uml"
 )
 
+// ownerVar makes the test program one that only boots a kernel.
+const ownerVar = "UML_TEST_OWNER"
+
 func TestMain(m *testing.M) {
 	uml.Init()
+	if os.Getenv(ownerVar) != "" {
+		_, err := uml.Run(context.Background(), uml.Config{Command: []string{"/bin/sh", "-c", "echo up; sleep 1000"}, Output: os.Stdout})
+		fmt.Println(err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -66,13 +77,52 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("took %s to end", took)
 	}
+	if left := kernels(t); len(left) > 0 {
+		t.Errorf("processes of the kernel are left: %q", left)
+	}
+}
+
+// kernels lists the processes of kernels that this program booted.
+func kernels(t *testing.T) []string {
+	t.Helper()
 	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
+	var out []string
 	for _, f := range cmdlines {
 		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("init="+os.Args[0])) {
-			t.Errorf("a process of the kernel is left: %s: %q", f, b)
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// TestKernelEndsWithItsOwner kills the program that booted a kernel.
+func TestKernelEndsWithItsOwner(t *testing.T) {
+	needKernel(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), ownerVar+"=1", "TMPDIR="+t.TempDir()) // killed, it cannot remove its folder
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "up\n" {
+		t.Fatalf("the kernel did not boot: %q, %v", line, err)
+	}
+	if len(kernels(t)) == 0 {
+		t.Error("no process of a kernel is running")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for end := time.Now().Add(5 * time.Second); len(kernels(t)) > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("processes of the kernel are left: %q", kernels(t))
 		}
 	}
 }
