@@ -32,9 +32,6 @@ func TestCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := env.Again(t.Context(), &r); err != nil {
-			t.Fatal(err)
-		}
 		if err := r.Problems(); err != nil {
 			t.Errorf("%v\nthe report: %+v", err, r)
 		}

@@ -22,9 +22,6 @@ const LocalIP = "169.254.25.10"
 // maxExcess is how many questions three SIGKILLs may cost beyond the baseline's rate.
 const maxExcess = 3
 
-// storyNamespace is the one that is labelled.
-const storyNamespace = "demo"
-
 // Report is what the whole story showed.
 type Report struct {
 	// KubeProxyMode is what kube-proxy on the Pod's node says of itself.
@@ -75,7 +72,7 @@ func (r Report) Problems() error {
 
 // Tell runs the whole story in a cluster that has just started.
 func (e *Env) Tell(ctx context.Context) (r Report, err error) {
-	const namespace = storyNamespace
+	const namespace = "demo"
 	node := e.Nodes[1] // the cluster DNS is on the other one
 	if r.KubeProxyMode, err = node.ProxyMode(ctx); err != nil {
 		return r, err
@@ -98,28 +95,8 @@ func (e *Env) Tell(ctx context.Context) (r Report, err error) {
 	if err := e.showResolution(ctx, pod, node, &r); err != nil {
 		return r, err
 	}
-	r.Sigkill, err = e.KillCache(ctx, pod, node, storyKills())
+	r.Sigkill, err = e.KillCache(ctx, pod, node, KillConfig{Kills: 3, Rate: 100, Calm: 3 * time.Second, Baseline: 15 * time.Second})
 	return r, err
-}
-
-func storyKills() KillConfig {
-	return KillConfig{Kills: 3, Rate: 100, Calm: 3 * time.Second, Baseline: 15 * time.Second}
-}
-
-// Again kills the cache of a story anew if the first time cost too many questions, for a machine that stalls sends its
-// questions in bursts, and all those in the buffer of a dying process are lost. What is wrong with the cache shows again.
-func (e *Env) Again(ctx context.Context, r *Report) (err error) {
-	if r.Sigkill.Excess() <= maxExcess {
-		return nil
-	}
-	node := e.Nodes[1]
-	pod, err := e.CreatePod(ctx, PodSpec{Namespace: storyNamespace, Name: "again", Node: node.Name})
-	if err != nil {
-		return err
-	}
-	e.con.Step("%d questions failed: measuring once more", r.Sigkill.Failed)
-	r.Sigkill, err = e.KillCache(ctx, pod, node, storyKills())
-	return err
 }
 
 // showResolution looks at the Pod's resolv.conf and resolves a cluster name and an outside name, each twice.
