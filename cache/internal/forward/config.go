@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -167,23 +168,16 @@ func (c Config) Validate() error {
 
 // withDefaults fills in what was left zero.
 func (c Config) withDefaults() Config {
-	orElse(&c.ResolvConfInterval, 2*time.Second)
-	orElse(&c.Timeout, 4800*time.Millisecond)
-	orElse(&c.ReadTimeout, 2*time.Second)
-	orElse(&c.Expire, 10*time.Second)
-	orElse(&c.MaxConns, 8)
-	orElse(&c.MaxPipeline, 512)
-	orElse(&c.HealthInterval, 500*time.Millisecond)
-	orElse(&c.LoopInterval, 30*time.Second)
+	c.ResolvConfInterval = cmp.Or(c.ResolvConfInterval, 2*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 4800*time.Millisecond)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, 2*time.Second)
+	c.Expire = cmp.Or(c.Expire, 10*time.Second)
+	c.MaxConns = cmp.Or(c.MaxConns, 8)
+	c.MaxPipeline = cmp.Or(c.MaxPipeline, 512)
+	c.HealthInterval = cmp.Or(c.HealthInterval, 500*time.Millisecond)
+	c.LoopInterval = cmp.Or(c.LoopInterval, 30*time.Second)
 	if c.Probes == nil {
 		c.Probes = new(Probes)
 	}
 	return c
-}
-
-func orElse[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

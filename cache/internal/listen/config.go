@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -82,22 +83,15 @@ func (c Config) Validate() error {
 
 // withDefaults fills in what was left zero.
 func (c Config) withDefaults() Config {
-	orElse(&c.Sockets, runtime.GOMAXPROCS(0))
-	orElse(&c.ReceiveBuffer, 4<<20)
-	orElse(&c.MaxInflight, 4096)
-	orElse(&c.MaxConns, 2048)
-	orElse(&c.MaxConnsPerClient, 256)
-	orElse(&c.MaxPipeline, 128)
-	orElse(&c.ReadTimeout, 3*time.Second)
-	orElse(&c.WriteTimeout, 5*time.Second)
-	orElse(&c.IdleTimeout, 10*time.Second)
-	orElse(&c.Drain, 5*time.Second)
+	c.Sockets = cmp.Or(c.Sockets, runtime.GOMAXPROCS(0))
+	c.ReceiveBuffer = cmp.Or(c.ReceiveBuffer, 4<<20)
+	c.MaxInflight = cmp.Or(c.MaxInflight, 4096)
+	c.MaxConns = cmp.Or(c.MaxConns, 2048)
+	c.MaxConnsPerClient = cmp.Or(c.MaxConnsPerClient, 256)
+	c.MaxPipeline = cmp.Or(c.MaxPipeline, 128)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, 3*time.Second)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 5*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 10*time.Second)
+	c.Drain = cmp.Or(c.Drain, 5*time.Second)
 	return c
-}
-
-func orElse[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
