@@ -42,6 +42,13 @@ type store struct {
 	writes   int
 }
 
+// held gives the caBundle and the number of writes so far.
+func (s *store) held() (bundle string, writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.bundle), s.writes
+}
+
 func newStore() *store {
 	return &store{caLife: 12 * time.Minute, leafLife: 4 * time.Minute, exists: true}
 }
@@ -282,7 +289,8 @@ func TestW03RotationLosesNoCall(t *testing.T) {
 				if len(authorities) < 5 {
 					t.Errorf("only %d states of the caBundle were seen: nothing rotated", len(authorities))
 				}
-				if n := len(parseBundle(s.bundle)); n > 3 {
+				bundle, _ := s.held()
+				if n := len(parseBundle([]byte(bundle))); n > 3 {
 					t.Errorf("%d authorities in the caBundle: old ones are not taken away", n)
 				}
 			})
@@ -312,20 +320,20 @@ func TestBundleIsPutRight(t *testing.T) {
 		_, stop := start(t, s, 2, discard())
 		defer stop()
 		time.Sleep(time.Minute)
-		good := string(s.bundle)
+		good, _ := s.held()
 		for _, bad := range []string{"", "\n", "not PEM", good + good, good + "garbage"} {
 			s.mu.Lock()
 			s.setLocked([]byte(bad))
 			s.mu.Unlock()
 			synctest.Wait()
-			if string(s.bundle) != good {
-				t.Errorf("after %q: %q", bad, s.bundle)
+			if now, _ := s.held(); now != good {
+				t.Errorf("after %q: %q", bad, now)
 			}
 		}
-		writes := s.writes
+		_, before := s.held()
 		time.Sleep(2 * time.Minute)
-		if s.writes != writes {
-			t.Errorf("%d writes with nothing to put right: replicas do not agree", s.writes-writes)
+		if _, after := s.held(); after != before {
+			t.Errorf("%d writes with nothing to put right: replicas do not agree", after-before)
 		}
 	})
 }
@@ -385,8 +393,8 @@ func TestWithoutConfigurationItGetsReady(t *testing.T) {
 		s.setLocked(nil)
 		s.mu.Unlock()
 		synctest.Wait()
-		if len(parseBundle(s.bundle)) != 1 {
-			t.Errorf("caBundle of a new configuration: %q", s.bundle)
+		if bundle, _ := s.held(); len(parseBundle([]byte(bundle))) != 1 {
+			t.Errorf("caBundle of a new configuration: %q", bundle)
 		}
 	})
 }

@@ -24,8 +24,9 @@ func (r *runner) fuzz(ctx context.Context, t tier, n *tally) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r.con.Step("%s in %s for %s", f.name, f.pkg, r.fuzztime)
-		failed = errors.Join(failed, r.goTest(ctx, t, n, "-run=^$", "-fuzz=^"+f.name+"$", "-fuzztime="+r.fuzztime.String(), f.pkg))
+		r.con.Step("%s in %s, -fuzztime %s", f.name, f.pkg, r.fuzztime)
+		failed = errors.Join(failed, r.goTest(ctx, t, n,
+			"-run=^$", "-fuzz=^"+f.name+"$", "-fuzztime="+r.fuzztime, "-fuzzminimizetime=1000x", f.pkg))
 	}
 	return failed
 }

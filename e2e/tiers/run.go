@@ -19,7 +19,7 @@ import (
 type runner struct {
 	con      *console.Console
 	root     string
-	fuzztime time.Duration
+	fuzztime string
 	strict   bool
 }
 

@@ -22,7 +22,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"(a) {\nimport b\n}\n. {\nimport a\n}", "10.0.0.0/9 {\nwhoami\n}", ".:53 {\nforward . {$X} tls://1.1.1.1%a.b:5\n}", "\"", "{", "}", "a, b\n{\n}",
 		". {\nrewrite {\nname regex (a) {1} answer name b c\n}\n}", ". {\nlog a b \"{x\"\nhosts a b {\n1.1.1.1 x\nfallthrough\n}\n}",
-		". {\ntemplate IN A x {\nmatch ^a$ \" b\"\nederror 1\n}\n}", ". {\nprefetch\ncache {\nprefetch 1 1ns 10%\n}\n}",
+		". {\ntemplate IN A x {\nmatch ^a$ \" b\"\nederror 1\n}\n}", ". {\nprefetch\ncache {\nprefetch 1 1ns 10%\n}\n}", "\\044 {\n}", ". {\nhosts \\044 {\n1.1.1.1 a\\044b\n}\n}",
 	} {
 		f.Add(s)
 	}

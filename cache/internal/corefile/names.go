@@ -50,7 +50,7 @@ func parseName(s string) (string, error) {
 }
 
 // special are octets that mean something else in a Corefile: in a name they are written \DDD only.
-const special = `{}/:"()`
+const special = `{}/:"(),`
 
 // nameOctet reads one octet of a label and says how much text it took.
 func nameOctet(s string) (c byte, n int, err error) {
@@ -67,7 +67,7 @@ func nameOctet(s string) (c byte, n int, err error) {
 	case s[0] >= 0x80:
 		return 0, 0, errors.New("only ASCII; write an internationalised name in its xn-- form")
 	case strings.IndexByte(special, s[0]) >= 0:
-		return 0, 0, fmt.Errorf("%q is not part of a name (a brace needs a space before it)", s[0])
+		return 0, 0, fmt.Errorf("%q in a name is written \\%03d (a brace or comma that ends the name needs a space before it)", s[0], s[0])
 	}
 	return s[0], 1, nil
 }
