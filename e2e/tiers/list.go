@@ -65,8 +65,9 @@ func tiers() []tier {
 		},
 		{
 			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
-			packages: append(bed.Packages(), node...), usual: 2 * time.Minute,
-			args: []string{"-timeout=15m", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
+			packages: append(append(bed.Packages(), host.Package{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}), node...),
+			usual:    2 * time.Minute,
+			args:     []string{"-timeout=15m", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
 		},
 		{
 			name: "webhook", what: "the webhook, on a real kube-apiserver", needs: host.Needs{Root: true, Memory: 2500}, live: true,
