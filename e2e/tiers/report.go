@@ -33,6 +33,9 @@ func (r *runner) report(ctx context.Context, ts []tier, done []outcome) int {
 		ran = append(ran, o.tier.name)
 		r.con.Plain("%-8s %-7s %4d passed, %d failed, %d skipped in %s", o.tier.name, verdict,
 			o.tally.passed, o.tally.failed, len(o.tally.skips), console.Short(o.took))
+		if slow := o.tally.slowest(5); len(slow) > 0 {
+			r.con.Plain("         slowest: %s", strings.Join(slow, ", "))
+		}
 		if o.failed != nil {
 			r.con.Plain("         %s", strings.ReplaceAll(o.failed.Error(), "\n", "\n         "))
 		}

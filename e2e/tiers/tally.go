@@ -2,10 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/nodedns/nodedns/e2e/console"
 )
@@ -15,9 +18,16 @@ type tally struct {
 	passed int
 	failed int
 	skips  []skip
+	// took are the tests that are no subtests.
+	took []timed
 }
 
 type skip struct{ test, why string }
+
+type timed struct {
+	test string
+	took time.Duration
+}
 
 // event is a line of go test -json (go doc test2json).
 type event struct {
@@ -25,6 +35,7 @@ type event struct {
 	Package string
 	Test    string
 	Output  string
+	Elapsed float64 // seconds
 }
 
 // read counts the events of one go test and prints what a person wants to see: Go's own line for each package, all that
@@ -54,6 +65,9 @@ func (n *tally) read(in io.Reader, con *console.Console, live bool) error {
 				continue
 			}
 			n.count(con, e, said[key], live)
+			if !strings.Contains(e.Test, "/") {
+				n.took = append(n.took, timed{e.Test, time.Duration(e.Elapsed * float64(time.Second))})
+			}
 			delete(said, key)
 		}
 	}
@@ -75,6 +89,18 @@ func (n *tally) count(con *console.Console, e event, said []string, live bool) {
 	case "skip":
 		n.skips = append(n.skips, skip{short(e.Package) + " " + e.Test, reason(said)})
 	}
+}
+
+// slowest names the tests that took longest, those of more than a second only: at most so many.
+func (n *tally) slowest(most int) []string {
+	slow := slices.SortedFunc(slices.Values(n.took), func(a, b timed) int { return cmp.Compare(b.took, a.took) })
+	var out []string
+	for _, s := range slow[:min(most, len(slow))] {
+		if s.took > time.Second {
+			out = append(out, s.test+" "+console.Short(s.took))
+		}
+	}
+	return out
 }
 
 // reason is what a skipped test said: the last line that is not go's own.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,7 +17,8 @@ import (
 const events = `{"Action":"start","Package":"github.com/nodedns/nodedns/x"}
 {"Action":"run","Package":"github.com/nodedns/nodedns/x","Test":"TestGood"}
 {"Action":"output","Package":"github.com/nodedns/nodedns/x","Test":"TestGood","Output":"    x_test.go:3: chatter\n"}
-{"Action":"pass","Package":"github.com/nodedns/nodedns/x","Test":"TestGood"}
+{"Action":"pass","Package":"github.com/nodedns/nodedns/x","Test":"TestGood/sub","Elapsed":1.25}
+{"Action":"pass","Package":"github.com/nodedns/nodedns/x","Test":"TestGood","Elapsed":1.5}
 {"Action":"output","Package":"github.com/nodedns/nodedns/x","Test":"TestOther","Output":"=== RUN   TestOther\n"}
 {"Action":"output","Package":"github.com/nodedns/nodedns/x","Test":"TestOther","Output":"    x_test.go:9: needs root: really\n"}
 {"Action":"output","Package":"github.com/nodedns/nodedns/x","Test":"TestOther","Output":"--- SKIP: TestOther (0.00s)\n"}
@@ -33,9 +35,15 @@ func TestRead(t *testing.T) {
 	if err := n.read(strings.NewReader(events), console.New(&out), false); err != nil {
 		t.Fatal(err)
 	}
-	want := tally{passed: 1, failed: 1, skips: []skip{{"x TestOther", "needs root: really"}}}
-	if diff := cmp.Diff(want, n, cmp.AllowUnexported(tally{}, skip{})); diff != "" {
+	want := tally{
+		passed: 2, failed: 1, skips: []skip{{"x TestOther", "needs root: really"}},
+		took: []timed{{"TestGood", 1500 * time.Millisecond}, {"TestOther", 0}, {"TestBad", 0}},
+	}
+	if diff := cmp.Diff(want, n, cmp.AllowUnexported(tally{}, skip{}, timed{})); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"TestGood 1.5s"}, n.slowest(5)); diff != "" {
+		t.Errorf("slowest (-want +got):\n%s", diff)
 	}
 	if text := out.String(); !strings.Contains(text, "FAIL\tgithub.com/nodedns/nodedns/x") ||
 		!strings.Contains(text, "broken") || strings.Contains(text, "chatter") {
