@@ -40,6 +40,7 @@ const nodeRoom = "./cache/internal/node"
 func tiers() []tier {
 	compiler := []host.Package{
 		{Name: "gcc", Why: "the race detector needs C"}, {Name: "libc6-dev", Why: "the race detector needs C"},
+		{Name: "musl-tools", Why: "builds the client that resolves as Alpine's do"},
 	}
 	node := []host.Package{
 		{Name: "iptables", Why: "the cache's rules, in both flavours"},
