@@ -11,12 +11,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/nodedns/nodedns/e2e/cluster"
 	"github.com/nodedns/nodedns/e2e/console"
@@ -26,6 +28,8 @@ import (
 
 func main() {
 	host.FollowParent()
+	// What client-go says of streams that are cut on purpose is no news to a person.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	con := console.New(os.Stdout)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nodedns/nodedns/e2e/archive"
@@ -47,13 +48,18 @@ func tiers() []tier {
 		{Name: "nftables", Why: "looks at what the cache's own table holds"},
 		{Name: "iproute2", Why: "sets up links and namespaces"},
 	}
+	kubeProxy := func(ctx context.Context, con *console.Console) error {
+		_, err := parts.Build(ctx, con, parts.Proxy())
+		return err
+	}
 	return []tier{
 		{
 			name: "unit", what: "logic, with the race detector", race: true, packages: append(compiler, node...), usual: 3 * time.Minute,
 			args: []string{
-				"-shuffle=on", "-timeout=10m", "-skip=" + kernelTests + "|^TestUML$",
-				"./cache/...", "./webhook/...", "./certs/...", "./e2e/house/...", "./e2e/agent", "./e2e/archive", "./e2e/host",
-				"./e2e/load", "./e2e/parts", "./e2e/pki", "./e2e/tiers",
+				// Many of these wait more than they work: more packages at a time than there are cores.
+				"-p=4", "-shuffle=on", "-timeout=10m", "-skip=" + kernelTests + "|^TestUML$",
+				"./cache/...", "./webhook/...", "./certs/...", "./e2e/house/...", "./e2e/agent", "./e2e/archive",
+				"./e2e/failover", "./e2e/host", "./e2e/load", "./e2e/parts", "./e2e/pki", "./e2e/resolver", "./e2e/tiers",
 			},
 		},
 		{
@@ -61,14 +67,16 @@ func tiers() []tier {
 			args: []string{"cache", "webhook", "certs"},
 		},
 		{
-			name: "netns", what: "node, in network namespaces of this kernel", needs: host.Needs{Root: true}, packages: node,
-			usual: time.Minute, args: []string{"-timeout=10m", "-run=" + kernelTests, nodeRoom},
+			name: "netns", what: "node, in network namespaces of this kernel", needs: host.Needs{Root: true},
+			packages: slices.Concat(compiler, node), prepare: kubeProxy, usual: time.Minute,
+			// These tests wait more than they work, so there are more of them at a time than processors.
+			args: []string{"-timeout=10m", "-parallel=8", "-run=" + kernelTests, nodeRoom},
 		},
 		{
 			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
-			packages: append(append(bed.Packages(), host.Package{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}), node...),
-			usual:    2 * time.Minute,
-			args:     []string{"-timeout=15m", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
+			packages: slices.Concat(bed.Packages(), compiler, node, []host.Package{{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}}),
+			prepare:  kubeProxy, usual: 2 * time.Minute,
+			args: []string{"-timeout=15m", "-parallel=4", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
 		},
 		{
 			name: "webhook", what: "the webhook, on a real kube-apiserver", needs: host.Needs{Root: true, Memory: 2500}, live: true,
