@@ -127,8 +127,13 @@ func (f *Files) load() (*tls.Certificate, error) {
 			return nil, fmt.Errorf("parsing the certificate: %w", err)
 		}
 	}
-	if old := f.current.Load(); old != nil && time.Now().After(pair.Leaf.NotAfter) && time.Now().Before(old.Leaf.NotAfter) {
-		return nil, fmt.Errorf("the certificate in the file expired at %s", pair.Leaf.NotAfter)
+	if old := f.current.Load(); old != nil && time.Now().Before(old.Leaf.NotAfter) {
+		switch {
+		case time.Now().After(pair.Leaf.NotAfter):
+			return nil, fmt.Errorf("the certificate in the file expired at %s", pair.Leaf.NotAfter)
+		case time.Now().Before(pair.Leaf.NotBefore): // by a clock that is ahead of ours
+			return nil, fmt.Errorf("the certificate in the file is not valid before %s", pair.Leaf.NotBefore)
+		}
 	}
 	return &pair, nil
 }

@@ -196,8 +196,10 @@ func TestW05WorsePairsAreRefused(t *testing.T) {
 	}
 	expiredCert, expiredKey := pairPEM(t, 2, time.Now().Add(-time.Minute))
 	otherCert, otherKey := pairPEM(t, 3, valid)
+	earlyCert, earlyKey := pairPEM(t, 4, time.Now().Add(2*time.Hour)) // valid in an hour
 	for name, pair := range map[string][2][]byte{
 		"expired":     {expiredCert, expiredKey},
+		"too early":   {earlyCert, earlyKey},
 		"mismatched":  {otherCert, key},
 		"mismatched2": {cert, otherKey},
 		"garbage":     {[]byte("garbage"), key},

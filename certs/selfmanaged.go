@@ -102,7 +102,7 @@ type SelfManaged struct {
 type leaf struct {
 	pair      *tls.Certificate
 	ca        *x509.Certificate
-	trustedAt time.Time // when the ca was first seen in the caBundle; zero: not yet
+	trustedAt time.Time // since when the ca is valid and has been seen in the caBundle; zero: not yet
 }
 
 // NewSelfManaged makes a source that signs its certificates by authority.
@@ -247,6 +247,9 @@ func (s *SelfManaged) trust(ctx context.Context) error {
 	for _, l := range []*leaf{s.current, s.next} {
 		switch {
 		case l == nil || !l.trustedAt.IsZero():
+		case l.ca.NotBefore.After(now):
+			// Made by a replica whose clock is ahead: by ours, and so perhaps by the API servers', it is not valid yet.
+			l.trustedAt = l.ca.NotBefore
 		case s.current == nil:
 			l.trustedAt = now.Add(s.firstWait(bundles, l.ca, now) - s.cfg.Overlap)
 		default:

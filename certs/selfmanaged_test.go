@@ -40,6 +40,8 @@ type store struct {
 	watchers []chan<- struct{}
 	serial   int64
 	writes   int
+	made     time.Time     // when the CA was made
+	ahead    time.Duration // of the clock of who makes it
 }
 
 // held gives the caBundle and the number of writes so far.
@@ -71,7 +73,7 @@ func (r *replica) Run(ctx context.Context) error {
 			if r.cert == nil || time.Now().After(agesAt(r.cert)) {
 				r.makeCALocked()
 			}
-			if r.seen != r.cert && time.Since(r.cert.NotBefore) >= r.lag {
+			if r.seen != r.cert && time.Since(r.made) >= r.lag {
 				r.seen, r.seenKey = r.cert, r.key
 				for _, ch := range r.rotations {
 					select {
@@ -98,8 +100,9 @@ func (s *store) makeCALocked() {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(s.serial), Subject: pkix.Name{CommonName: testCA}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now(), NotAfter: time.Now().Add(s.caLife),
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(s.ahead), NotAfter: time.Now().Add(s.ahead + s.caLife),
 	}
+	s.made = time.Now()
 	s.cert, s.key = signed(template, template, key.Public(), key), key
 }
 
