@@ -52,6 +52,10 @@ func tiers() []tier {
 		_, err := parts.Build(ctx, con, parts.Proxy())
 		return err
 	}
+	clients := []host.Package{
+		{Name: "bind9-dnsutils", Why: "dig"}, {Name: "knot-dnsutils", Why: "kdig"}, {Name: "ldnsutils", Why: "drill"},
+		{Name: "musl-tools", Why: "a client with musl, as in Alpine"},
+	}
 	return []tier{
 		{
 			name: "unit", what: "logic, with the race detector", race: true, packages: append(compiler, node...), usual: 3 * time.Minute,
@@ -71,6 +75,10 @@ func tiers() []tier {
 			packages: slices.Concat(compiler, node), prepare: kubeProxy, usual: time.Minute,
 			// These tests wait more than they work, so there are more of them at a time than processors.
 			args: []string{"-timeout=10m", "-parallel=8", "-run=" + kernelTests, nodeRoom},
+		},
+		{
+			name: "clients", what: "dig, kdig, drill, glibc, musl and Go ask the cache", needs: host.Needs{Root: true},
+			packages: slices.Concat(compiler, clients), usual: 30 * time.Second, args: []string{"-timeout=10m", "./e2e/clients"},
 		},
 		{
 			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
