@@ -24,7 +24,14 @@ const (
 type ednsRecord struct {
 	taken atomic.Int64 // when it last answered a query with OPT
 	plain atomic.Int64 // until then it is asked without
+	deaf  atomic.Int64 // until then also with DO: it answers nothing else, not even with an error
 	lost  atomic.Int32
+}
+
+// heard tells whether the upstream has lately answered a query with OPT.
+func (r *ednsRecord) heard(now time.Duration) bool {
+	taken := r.taken.Load()
+	return taken != 0 && int64(now)-taken <= int64(plainFor)
 }
 
 // edns tells whether q has an OPT record, as the last thing in it and without options.
@@ -45,6 +52,11 @@ func (q query) plain() query {
 // exchange asks once, or twice if the upstream does not take EDNS (RFC 6891 section 7).
 // silentSince is when it began not to answer this very query; the zero value stands for
 // never. With an error there may be a reply too, as with once.
+//
+// A query with DO goes without EDNS as well, but only where nothing at all comes back for
+// EDNS. RFC 6891 section 6.2.2 forbids that where DNSSEC is required; DO only says that
+// signatures are welcome. Who validates finds none and is no worse off than with
+// SERVFAIL, and everybody else has an answer.
 func (u *upstream) exchange(ctx context.Context, q query, end, silentSince time.Time) ([]byte, error) {
 	if !q.edns() {
 		reply, _, err := u.once(ctx, q, end)
@@ -52,10 +64,18 @@ func (u *upstream) exchange(ctx context.Context, q query, end, silentSince time.
 	}
 	now := time.Since(u.born)
 	silent := !silentSince.IsZero() && u.edns.taken.Load() <= int64(silentSince.Sub(u.born))
-	if !q.do() && (silent || u.edns.plain.Load() > int64(now)) {
+	without := u.edns.plain.Load() > int64(now)
+	if q.do() {
+		silent = silent && !u.edns.heard(now)
+		without = u.edns.deaf.Load() > int64(now)
+	}
+	if silent || without {
 		reply, _, err := u.once(ctx, q.plain(), end)
 		if silent && err == nil && u.edns.lost.Add(1) >= lostToEDNS {
 			u.edns.plain.Store(int64(now + plainFor))
+			if !u.edns.heard(now) {
+				u.edns.deaf.Store(int64(now + plainFor))
+			}
 		}
 		return reply, err
 	}
@@ -84,8 +104,7 @@ func (u *upstream) refusesEDNS(q query, was found, now time.Duration) bool {
 		return true
 	case was.rcode == wire.ServFail:
 		// A failure to answer, most likely, unless it answers nothing that has OPT.
-		taken := u.edns.taken.Load()
-		return !q.do() && (taken == 0 || int64(now)-taken > int64(plainFor))
+		return !q.do() && !u.edns.heard(now)
 	}
 	u.edns.taken.Store(max(1, int64(now)))
 	if u.edns.lost.Load() != 0 {
@@ -93,6 +112,7 @@ func (u *upstream) refusesEDNS(q query, was found, now time.Duration) bool {
 	}
 	if u.edns.plain.Load() != 0 {
 		u.edns.plain.Store(0)
+		u.edns.deaf.Store(0)
 	}
 	return false
 }

@@ -101,6 +101,39 @@ func TestRFC6891_UpstreamIgnoresEDNS(t *testing.T) {
 	}
 }
 
+// The same for who wants DNSSEC records, since nothing else is to be had; but not from an
+// upstream that has shown before that it takes EDNS.
+func TestRFC6891_UpstreamIgnoresEDNSWithDO(t *testing.T) {
+	t.Parallel()
+	for _, force := range []bool{false, true} {
+		up := newFake(t, withoutOPT(silent))
+		f := start(t, Config{Targets: targets(up), ReadTimeout: 50 * time.Millisecond, Timeout: 500 * time.Millisecond, ForceTCP: force})
+		for i, want := range []int{2, 2, 1, 1} {
+			name := string(rune('a'+i)) + ".test"
+			if raw, err := f.Exchange(t.Context(), packedDO(t, name)); err != nil || raw[3]&15 != 0 {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if n := up.count(name); n != want {
+				t.Errorf("%s: asked %d times, want %d", name, n, want)
+			}
+		}
+
+		// It is tried again after a while, and what it takes then it is given.
+		u := (*f.ups.Load())[0]
+		u.edns.plain.Store(0)
+		u.edns.deaf.Store(0)
+		withEDNS := func(q *asked) { m := q.reply(1); m.SetEdns0(1232, true); q.send(m) }
+		up.become(withEDNS)
+		if _, err := f.Exchange(t.Context(), packedDO(t, "later.test")); err != nil || up.plain("later.test") != 0 {
+			t.Errorf("later: %v, asked without EDNS %d times", err, up.plain("later.test"))
+		}
+		up.become(withoutOPT(silent))
+		if _, err := f.Exchange(t.Context(), packedDO(t, "strip.test")); err == nil || up.plain("strip.test") != 0 {
+			t.Errorf("took the DNSSEC records away from who asked for them: %v", err)
+		}
+	}
+}
+
 // A failure of the name, or a packet that was lost, is no reason to ask without.
 func TestEDNSIsNotBlamed(t *testing.T) {
 	t.Parallel()

@@ -15,12 +15,19 @@ const (
 	// failureLife is how long failures live that the servfail option is not about:
 	// timeouts, refusals. RFC 9520 section 3.2 demands one second at least.
 	failureLife = time.Second
+	// unsignedLife bounds how long an answer is given to who wants DNSSEC records although
+	// it came without EDNS, and so without them. Should that have been a mishap, those who
+	// validate take the answer for a forged one until it ends.
+	unsignedLife = time.Minute
 )
 
 // keep turns a reply into an answer and stores it in s, unless that is nil or the answer
 // must not be stored. name is that of the question.
 func (z *Zone) keep(s *store.Store, name []byte, r *wire.Reply) *outcome {
 	kind, life, floor := z.lifetime(r)
+	if r.Unsigned() {
+		life = min(life, unsignedLife)
+	}
 	ceiling := life
 	if r.Kind == wire.Positive {
 		ceiling = max(z.cfg.Cache.Success.Max, z.cfg.Cache.Success.Min)

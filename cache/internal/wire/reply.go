@@ -58,6 +58,10 @@ type Reply struct {
 	stray     bool
 }
 
+// Unsigned tells whether the reply had no room for the DNSSEC records that were asked for:
+// it came from upstream without EDNS.
+func (r *Reply) Unsigned() bool { return r.variant&DO != 0 && !r.HasOPT && !r.Authoritative }
+
 // NoTTL is MinTTL of a reply without records.
 const NoTTL = 1<<32 - 1
 
