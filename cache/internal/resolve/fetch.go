@@ -11,16 +11,22 @@ import (
 )
 
 // askLocal returns the outcome of a question that is answered on the spot, or nil.
-func (z *Zone) askLocal(s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
+func (z *Zone) askLocal(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
 	if len(z.cfg.Local) == 0 && z.cfg.Last == nil {
 		return nil
 	}
 	asked := z.rewrite(question)
 	query := wire.AppendUpstream(nil, asked.question, variant)
 	for _, l := range z.cfg.Local {
-		if reply, keep := l.Answer(query, from); reply != nil {
-			return z.readLocal(s, question, variant, asked, reply, keep)
+		reply, keep := l.Answer(query, from)
+		if reply == nil {
+			continue
 		}
+		reply, err := z.follow(ctx, asked.question, variant, from, reply)
+		if err != nil {
+			return z.failed(question, fmt.Errorf("following an alias: %w", err))
+		}
+		return z.readLocal(s, question, variant, asked, reply, keep)
 	}
 	if z.cfg.Last == nil || z.route(asked.name()) != nil {
 		return nil

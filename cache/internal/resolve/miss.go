@@ -34,7 +34,7 @@ func (z *Zone) resolve(ctx context.Context, dst []byte, q *wire.Query, from wire
 	}
 	ctx, cancel := context.WithTimeout(ctx, z.cfg.Timeout)
 	defer cancel()
-	if out := z.askLocal(s, q.Question(), q.Variant(), from); out != nil {
+	if out := z.askLocal(ctx, s, q.Question(), q.Variant(), from); out != nil {
 		return z.fromOutcome(dst, q, from, out)
 	}
 	if z.cut != nil && s != nil {
@@ -91,7 +91,7 @@ func explain(err error) wire.EDE {
 // ask returns the outcome of a question, made on the spot or upstream. ctx bounds how long
 // it takes.
 func (z *Zone) ask(ctx context.Context, s *store.Store, question []byte, variant wire.Variant, from wire.Origin) *outcome {
-	if out := z.askLocal(s, question, variant, from); out != nil {
+	if out := z.askLocal(ctx, s, question, variant, from); out != nil {
 		return out
 	}
 	return z.askUpstream(ctx, s, question, variant)

@@ -41,6 +41,7 @@ func NewRouter(cfg RouterConfig) *Router {
 	r := &Router{none: cfg.Metrics.site(cfg.Server, "dropped")}
 	for _, z := range cfg.Zones {
 		z.countOn(cfg.Metrics, cfg.Server)
+		z.router.CompareAndSwap(nil, r)
 		for _, name := range z.names {
 			if slices.ContainsFunc(r.sites, func(s site) bool { return bytes.Equal(s.name, name) }) {
 				continue

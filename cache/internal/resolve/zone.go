@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
@@ -23,7 +24,8 @@ type Zone struct {
 	routes                                    []route
 
 	flights  flights
-	turn     func() uint32 // by how much addresses are turned, with LoadBalance
+	turn     func() uint32          // by how much addresses are turned, with LoadBalance
+	router   atomic.Pointer[Router] // by which the ends of aliases are looked up
 	counting sync.Once
 	extra    *zoneCounts // set before the zone is served
 
