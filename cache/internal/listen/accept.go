@@ -41,6 +41,7 @@ func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 		default:
 			// Out of descriptors or memory, or a client that was gone at once. The
 			// listener is as good as before; descriptors come back with time.
+			e.metrics.acceptError.Inc()
 			if n := e.failures.tell(time.Now()); n > 0 {
 				e.log.Warn("accepting a connection failed", "address", e.addr, "error", err, "times", n)
 			}
@@ -57,14 +58,12 @@ func (e *Endpoint) accept(drain, over <-chan struct{}) error {
 type acceptFailures struct {
 	told   time.Time
 	untold int
-	all    int
 }
 
 // tell counts a failure and returns how many to tell of now.
 func (f *acceptFailures) tell(now time.Time) int {
 	const rest = 10 * time.Second
 	f.untold++
-	f.all++
 	if now.Sub(f.told) < rest {
 		return 0
 	}

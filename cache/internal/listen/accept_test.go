@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,8 +43,8 @@ func TestAcceptFailureIsToldOnce(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	// Neither does it spin while it drains.
-	if n := ep.failures.all; n < turns-1 || n > 100 {
-		t.Errorf("%d attempts, %d before the drain", n, turns)
+	if n := int(testutil.ToFloat64(ep.metrics.acceptError)); n < turns-1 || n > 100 {
+		t.Errorf("%d failures, %d before the drain", n, turns)
 	}
 	if n := bytes.Count(log.Bytes(), []byte("accepting a connection failed")); n != 1 {
 		t.Errorf("told %d times", n)

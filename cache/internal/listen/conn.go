@@ -86,8 +86,8 @@ func (c *conn) serve() {
 
 // serveBuffered serves all complete messages in the buffer; false if what came is no DNS.
 func (c *conn) serveBuffered() bool {
-	gen := c.takeTurn()
-	defer func() { c.endTurn(gen) }()
+	turn, gen := c.takeTurn()
+	defer func() { c.endTurn(turn, gen) }()
 	for {
 		rest := c.in[c.served:]
 		if len(rest) < 2 {
@@ -106,9 +106,9 @@ func (c *conn) serveBuffered() bool {
 		if c.hasRoom() {
 			continue
 		}
-		c.endTurn(gen) // not while waiting for the client
+		c.endTurn(turn, gen) // not while waiting for the client
 		ok := c.roomForMore()
-		gen = c.takeTurn()
+		turn, gen = c.takeTurn()
 		if !ok {
 			return true
 		}
@@ -129,18 +129,14 @@ func (c *conn) serveBuffered() bool {
 }
 
 // takeTurn waits until c may serve what it has read, and returns what by.
-//
-// Connections whose clients never pause are always ready to run, and the scheduler lets
-// each of them run before a UDP worker that has just got its packets. So few serve at a
-// time, and the others wait where they are not in the way.
-func (c *conn) takeTurn() *generation {
-	c.ep.turns <- struct{}{}
-	return c.ep.join()
+func (c *conn) takeTurn() (*turn, *generation) {
+	t := c.ep.turns.take()
+	return t, c.ep.join()
 }
 
-func (c *conn) endTurn(gen *generation) {
+func (c *conn) endTurn(t *turn, gen *generation) {
 	gen.leave()
-	<-c.ep.turns
+	c.ep.turns.give(t)
 }
 
 // serveMessage answers one query or hands it to a task.

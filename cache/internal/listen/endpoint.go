@@ -35,9 +35,9 @@ type Endpoint struct {
 	failures acceptFailures // of the accept loop
 	pool     *pool
 	conns    *connSet
-	turns    chan struct{} // has a token for each connection that serves
-	messages sync.Pool     // of *message
-	queued   atomic.Int64  // octets of TCP replies that clients have yet to take
+	turns    *turns       // of the connections
+	messages sync.Pool    // of *message
+	queued   atomic.Int64 // octets of TCP replies that clients have yet to take
 
 	running sync.Mutex
 	closed  bool // guarded by running
@@ -55,7 +55,10 @@ func Listen(cfg Config, h Handler, log *slog.Logger, m *Metrics) (*Endpoint, err
 		return nil, err
 	}
 	e := &Endpoint{cfg: cfg, log: log, metrics: m, listener: tcp, born: time.Now()}
-	e.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+	if e.turns, err = newTurns(max(1, runtime.GOMAXPROCS(0)/2)); err != nil {
+		closeAll(udp, tcp)
+		return nil, fmt.Errorf("listening on %s: %w", cfg.Addr, err)
+	}
 	local := udp[0].LocalAddr().(*net.UDPAddr).AddrPort()
 	e.addr = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	e.conns = newConnSet(cfg.MaxConns, cfg.MaxConnsPerClient)
@@ -66,6 +69,7 @@ func Listen(cfg Config, h Handler, log *slog.Logger, m *Metrics) (*Endpoint, err
 		w, err := newUDPWorker(e, c, uint8(i))
 		if err != nil {
 			closeAll(udp, tcp)
+			e.turns.close()
 			return nil, fmt.Errorf("listening on %s over udp: %w", cfg.Addr, err)
 		}
 		e.udp = append(e.udp, w)
@@ -103,6 +107,7 @@ func (e *Endpoint) closeSockets() {
 		w.conn.Close()
 	}
 	e.listener.Close()
+	e.turns.close()
 }
 
 // Run serves until ctx ends. Then it drains: it goes on answering until its sockets have

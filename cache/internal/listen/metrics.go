@@ -7,6 +7,7 @@ type Metrics struct {
 	panics       prometheus.Counter
 	overload     [2]prometheus.Counter // by wire.Transport
 	accepted     prometheus.Counter
+	acceptError  prometheus.Counter
 	open         prometheus.Gauge
 	rejected     [rejections]prometheus.Counter
 	closed       [closings]prometheus.Counter
@@ -47,6 +48,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "nodedns_tcp_connections_accepted_total",
 			Help: "TCP connections taken from clients.",
 		}),
+		acceptError: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "nodedns_accept_errors_total",
+			Help: "Times a TCP connection could not be taken: no descriptors, no memory, or the client was gone.",
+		}),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nodedns_tcp_connections",
 			Help: "TCP connections open now.",
@@ -80,7 +85,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.closed[i] = closed.WithLabelValues(reason)
 	}
 	if reg != nil {
-		reg.MustRegister(m.panics, m.accepted, m.open, m.receiveError, m.sendError, overload, rejected, closed)
+		reg.MustRegister(m.panics, m.accepted, m.acceptError, m.open, m.receiveError, m.sendError, overload, rejected, closed)
 	}
 	return m
 }
