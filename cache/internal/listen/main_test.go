@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
 	"github.com/nodedns/nodedns/cache/internal/wire"
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 func TestMain(m *testing.M) {
@@ -97,38 +97,10 @@ func (r *running) end(t *testing.T) {
 	r.done = nil
 }
 
-// value sums the samples of a metric whose labels contain the given pairs.
+// value reads a metric; see house.Value.
 func (r *running) value(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := r.reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := 0.0
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			if has(m, labels) {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
-}
-
-func has(m *dto.Metric, labels []string) bool {
-	for i := 0; i < len(labels); i += 2 {
-		found := false
-		for _, l := range m.GetLabel() {
-			found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
-		}
-		if !found {
-			return false
-		}
-	}
-	return true
+	return house.Value(t, r.reg, name, labels...)
 }
 
 // eventually waits until ok holds.

@@ -1,14 +1,17 @@
 package resolve
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
@@ -144,5 +147,55 @@ func TestSearchCutRemembersFailures(t *testing.T) {
 				t.Errorf("%s: asked for the level %d times", line, got)
 			}
 		})
+	}
+}
+
+// TestSearchCutThousandNames: 1,000 outside names with the search list of one namespace
+// cost cluster DNS at most three questions a top-level label, with the same answers.
+func TestSearchCutThousandNames(t *testing.T) {
+	tlds := []string{"com", "org", "net", "io", "dev"}
+	var asked atomic.Int32
+	up := upstreamFunc(func(q *dns.Msg) *dns.Msg {
+		asked.Add(1)
+		m := new(dns.Msg)
+		m.SetRcode(q, dns.RcodeNameError)
+		m.Compress = true
+		soa, _ := dns.NewRR("cluster.local. 600 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 2 3 4 600")
+		m.Ns = []dns.RR{soa}
+		return m
+	})
+	run := func(cut []string) (replies [][]byte, questions int32) {
+		asked.Store(0)
+		r := newTestRouter(t, func(c *ZoneConfig) {
+			c.Names, c.SearchCut = []string{"cluster.local"}, cut
+			c.Store = store.New(store.Config{Denial: 20000})
+		}, up)
+		for i := range 1000 {
+			for _, search := range []string{"team-a.svc.cluster.local.", "svc.cluster.local.", "cluster.local."} {
+				for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+					name := fmt.Sprintf("www.name%d.%s.%s", i, tlds[i%len(tlds)], search)
+					m := ask(t, r, packedQuery(name, qtype, false, false), client(wire.UDP))
+					for _, rr := range m.Ns {
+						rr.Header().Ttl = 0 // time passes while the test runs
+					}
+					b, err := m.Pack()
+					if err != nil {
+						t.Fatal(err)
+					}
+					replies = append(replies, b[2:]) // without the ID
+				}
+			}
+		}
+		return replies, asked.Load()
+	}
+	with, few := run([]string{"cluster.local"})
+	without, many := run(nil)
+	for i := range with {
+		if !bytes.Equal(with[i], without[i]) {
+			t.Fatalf("reply %d differs:\n%x\n%x", i, with[i], without[i])
+		}
+	}
+	if int(few) > 3*len(tlds) || many != 6000 {
+		t.Errorf("%d questions with the cut, %d without", few, many)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -156,3 +157,123 @@ func TestClosedUpstreamIsNotRemembered(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Exchange(context.Context, []byte) ([]byte, error) { return nil, f.err }
+
+// TestP18_ReplyToAnotherQuestion: the room forward drops it; if one comes through all
+// the same it is neither delivered nor stored.
+func TestP18_ReplyToAnotherQuestion(t *testing.T) {
+	for what, question := range map[string]dns.Question{
+		"name":  {Name: "victim.test.", Qtype: dns.TypeA, Qclass: dns.ClassINET},
+		"type":  {Name: "attacker.test.", Qtype: dns.TypeAAAA, Qclass: dns.ClassINET},
+		"class": {Name: "attacker.test.", Qtype: dns.TypeA, Qclass: dns.ClassCHAOS},
+	} {
+		s := store.New(store.Config{})
+		r := newTestRouter(t, func(c *ZoneConfig) { c.Store, c.Cache.ServFail = s, -1 }, upstreamFunc(func(q *dns.Msg) *dns.Msg {
+			m := answers(t, "victim.test. 60 IN A 192.0.2.66")(q)
+			m.Question[0] = question
+			return m
+		}))
+		m := ask(t, r, packedQuery("attacker.test.", dns.TypeA, false, false), client(wire.UDP))
+		if m.Rcode != dns.RcodeServerFailure || len(m.Answer) > 0 {
+			t.Errorf("other %s: delivered %v", what, m)
+		}
+		if n := s.Len(store.Success) + s.Len(store.Denial); n > 0 {
+			t.Errorf("other %s: stored", what)
+		}
+		if n := r.sites[0].zone.extra.drops.Load(); n != 1 {
+			t.Errorf("other %s: %d drops counted", what, n)
+		}
+	}
+}
+
+// TestU04_InflightLimit: past it answers come at once, stale ones if there are any.
+func TestU04_InflightLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRouter(t, func(c *ZoneConfig) { c.MaxInflight, c.Cache.Stale.For = 2, time.Hour }, upstreamFunc(func(q *dns.Msg) *dns.Msg {
+			if q.Question[0].Name != "hot.test." {
+				time.Sleep(time.Second)
+			}
+			return answers(t, q.Question[0].Name+" 5 IN A 192.0.2.1")(q)
+		}))
+		query := func(name string) []byte { return packedQuery(name, dns.TypeA, false, false) }
+		ask(t, r, query("hot.test."), client(wire.UDP))
+		time.Sleep(10 * time.Second)
+		var busy atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				start := time.Now()
+				if m := ask(t, r, query(fmt.Sprintf("n%d.test.", i)), client(wire.UDP)); m.Rcode == dns.RcodeServerFailure {
+					busy.Add(1)
+					if d := time.Since(start); d > 0 {
+						t.Errorf("refused after %s", d)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		if m := ask(t, r, query("hot.test."), client(wire.UDP)); len(m.Answer) != 1 {
+			t.Errorf("stale answer: %v", m)
+		}
+		wg.Wait()
+		if n := busy.Load(); n != 8 {
+			t.Errorf("%d of 10 refused, want 8", n)
+		}
+		time.Sleep(500 * time.Millisecond)
+		for i := range 10 {
+			if m := ask(t, r, query(fmt.Sprintf("n%d.test.", i)), client(wire.UDP)); m.Rcode != dns.RcodeSuccess {
+				t.Errorf("n%d later: %v", i, m)
+			}
+		}
+	})
+}
+
+// TestCloseEndsBackgroundWork: a refresh that hangs ends with the zone, and none begins
+// after; whoever waits for the same question gets an answer still.
+func TestCloseEndsBackgroundWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newScriptUpstream()
+		up.set(t, []string{"hot.test.", "A"}, []string{"answer hot.test. 5 IN A 192.0.2.1"})
+		r := newTestRouter(t, func(c *ZoneConfig) { c.Cache.Stale.For = time.Hour }, up)
+		q := packedQuery("hot.test.", dns.TypeA, false, false)
+		ask(t, r, q, client(wire.UDP))
+		time.Sleep(10 * time.Second)
+		up.set(t, []string{"hot.test.", "A"}, []string{"hang"})
+		ask(t, r, q, client(wire.UDP))
+		synctest.Wait()
+		start := time.Now()
+		r.Close()
+		if d := time.Since(start); d > 0 {
+			t.Errorf("Close took %s", d)
+		}
+		up.asked()
+		if m := ask(t, r, q, client(wire.UDP)); len(m.Answer) != 1 {
+			t.Errorf("after Close: %v", m)
+		}
+		synctest.Wait()
+		if asked := up.asked(); asked != "" {
+			t.Errorf("after Close: %s", asked)
+		}
+	})
+}
+
+// TestWaiterOutlivesLeader: a client that goes away does not take the answer with it.
+func TestWaiterOutlivesLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := newScriptUpstream()
+		up.set(t, []string{"slow.test.", "A", "delay=1s"}, []string{"answer slow.test. 60 IN A 192.0.2.1"})
+		r := newTestRouter(t, nil, up)
+		q := packedQuery("slow.test.", dns.TypeA, false, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.Resolve(ctx, make([]byte, 4096), q, client(wire.TCP)) })
+		synctest.Wait()
+		wg.Go(func() {
+			if m := ask(t, r, q, client(wire.UDP)); len(m.Answer) != 1 {
+				t.Errorf("the one who waited gets %v", m)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+	})
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 // metricsAfter asks some questions and returns the registry.
@@ -141,7 +142,7 @@ func TestCountersGoOnOverAReload(t *testing.T) {
 	first := run(shared)
 	run(shared) // a hit
 	first.Close()
-	value := func(name string) float64 { return sum(t, reg, name) }
+	value := func(name string) float64 { return house.Value(t, reg, name) }
 	if v := value("coredns_cache_entries"); v != 1 {
 		t.Errorf("entries %v in the store that both zones use", v)
 	}
@@ -218,29 +219,10 @@ func TestEachReplyIsCountedOnce(t *testing.T) {
 				"coredns_dns_requests_total": 22, "coredns_dns_request_duration_seconds": 22, "coredns_cache_requests_total": 22,
 				"coredns_cache_misses_total": 2, "coredns_cache_hits_total": 20, "coredns_cache_prefetch_total": 1, "nodedns_search_cut_total": 2,
 			} {
-				if got := sum(t, reg, name); got != want {
+				if got := house.Value(t, reg, name); got != want {
 					t.Errorf("logged %v: %s is %v, want %v", logged, name, got, want)
 				}
 			}
 		})
 	}
-}
-
-// sum adds up all series of a metric: values, and for a histogram the number of its
-// observations.
-func sum(t *testing.T, reg *prometheus.Registry, name string) float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	total := 0.0
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == name {
-				total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return total
 }
