@@ -51,6 +51,16 @@ func (e *events) breaker(s readiness.Summary) {
 	e.note(ev)
 }
 
+// outage notes that the picture of the cluster is not kept any more, or with nil that it is again. Where the API server is
+// away altogether the first of the two is written late or never.
+func (e *events) outage(o *outage) {
+	if o != nil {
+		e.note(event{kind: corev1.EventTypeWarning, reason: "StateOld", message: o.why + ": Pods are decided on by the last known state"})
+		return
+	}
+	e.note(event{kind: corev1.EventTypeNormal, reason: "StateCurrent", message: "the state of the cluster is kept again"})
+}
+
 // audited counts a Pod that would have been injected.
 func (e *events) audited(namespace string) {
 	e.mu.Lock()

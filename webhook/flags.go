@@ -68,7 +68,7 @@ func flagSet(o *options, stderr io.Writer) *flag.FlagSet {
 
 	fs.StringVar(&o.defaultInjection, "default-injection", poddns.Disabled, "enabled or disabled: what holds where no label says")
 	fs.BoolVar(&o.podOptIn, "pod-opt-in", false, "let the Pod label "+poddns.InjectionLabel+"=enabled count where the namespace does not say enabled")
-	fs.StringVar(&o.fallback, "fallback-nameserver", string(poddns.FallbackAlways), "always: cluster DNS is the second nameserver; auto: not where every cache is ready")
+	fs.StringVar(&o.fallback, "fallback-nameserver", string(poddns.FallbackAlways), "always: cluster DNS is the second nameserver; auto: not where every cache is ready and its readiness probe asks for the backstop")
 	fs.StringVar(&o.notReady, "not-ready", string(poddns.NotReadyLeave), "leave: Pods stay as they are while caches are not ready; cluster-ip: they get the cluster DNS explicitly")
 	fs.BoolVar(&o.audit, "audit", false, "decide and count, but change and annotate nothing")
 	fs.BoolVar(&o.networkPolicy, "network-policy", true, "skip Pods whose egress policies block the local address")
@@ -173,7 +173,7 @@ func (o options) discovery(resolvConf string) (discovery.Config, error) {
 		text string
 		into *[]netip.Addr
 	}{{o.localIP, &cfg.LocalIPs}, {o.clusterDNS, &cfg.ClusterIPs}} {
-		for _, field := range fields(list.text) {
+		for _, field := range listed(list.text) {
 			ip, err := netip.ParseAddr(field)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%q is not an IP address", field))
@@ -186,7 +186,7 @@ func (o options) discovery(resolvConf string) (discovery.Config, error) {
 	case o.hostSearches == "none":
 		cfg.HostSearches = []string{}
 	case o.hostSearches != "":
-		cfg.HostSearches = fields(o.hostSearches)
+		cfg.HostSearches = listed(o.hostSearches)
 	}
 	if len(errs) == 0 {
 		errs = append(errs, cfg.Validate())
@@ -211,7 +211,7 @@ func (o options) hosts(domain string) (names []string, ips []net.IP) {
 	}
 	svc := o.service + "." + o.namespace + ".svc"
 	names = []string{o.service, o.service + "." + o.namespace, svc, svc + "." + domain}
-	for _, host := range fields(o.certHosts) {
+	for _, host := range listed(o.certHosts) {
 		if ip := net.ParseIP(host); ip != nil {
 			ips = append(ips, ip)
 		} else {
@@ -221,6 +221,6 @@ func (o options) hosts(domain string) (names []string, ips []net.IP) {
 	return names, ips
 }
 
-func fields(commaSeparated string) []string {
+func listed(commaSeparated string) []string {
 	return strings.FieldsFunc(commaSeparated, func(r rune) bool { return r == ',' || r == ' ' })
 }

@@ -8,8 +8,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// connect makes the client. It speaks protobuf, which at thousands of nodes halves what the first list costs.
-func (o options) connect() (*rest.Config, kubernetes.Interface, error) {
+// connect makes the client. It speaks protobuf, which at thousands of nodes halves what the first list costs. Its watches
+// go through s, which may be nil.
+func (o options) connect(s *streams) (*rest.Config, kubernetes.Interface, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the API server's address and credentials: %w; outside a Pod give -kubeconfig", err)
@@ -19,6 +20,9 @@ func (o options) connect() (*rest.Config, kubernetes.Interface, error) {
 	typed := rest.CopyConfig(cfg)
 	typed.ContentType = "application/vnd.kubernetes.protobuf"
 	typed.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	if s != nil {
+		typed.Wrap(s.wrap)
+	}
 	client, err := kubernetes.NewForConfig(typed)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a client: %w", err)

@@ -88,7 +88,8 @@ func TestDefaultsArePolicyDefaults(t *testing.T) {
 func allMetrics() *prometheus.Registry {
 	registry := newRegistry()
 	admit.NewMetrics(registry)
-	registerState(registry, nil, nil)
+	registerState(registry, nil, nil, nil)
+	registry.MustRegister(newRefusedConnections())
 	return registry
 }
 
@@ -102,7 +103,8 @@ func TestREADME(t *testing.T) {
 func TestMetricNames(t *testing.T) {
 	registry := newRegistry()
 	admit.NewMetrics(registry)
-	registerState(registry, newIdlePicture(t), idleSource{})
+	registerState(registry, newIdlePicture(t), idleSource{}, &agreement{})
+	registry.MustRegister(newRefusedConnections())
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +123,7 @@ func newIdlePicture(t *testing.T) *picture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPicture(o, fake.NewClientset(), slog.New(slog.DiscardHandler), nil)
+	p, err := newPicture(o, fake.NewClientset(), nil, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

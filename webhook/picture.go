@@ -33,16 +33,17 @@ type picture struct {
 
 	factories []informers.SharedInformerFactory
 	synced    []cache.InformerSynced
-	complete  chan struct{} // closed once all is synced
-	// failing is since when (Unix nanoseconds) a watch has not come about, zero while all is well.
-	failing atomic.Int64
-	errors  atomic.Int64
-	log     *slog.Logger
+	complete  chan struct{}          // closed once all is synced
+	streams   *streams               // nil if nobody asks
+	outage    atomic.Pointer[outage] // nil while the picture is kept
+	told      func(*outage)          // is told when an outage begins, and with nil when it has ended; may be nil
+	errors    atomic.Int64
+	log       *slog.Logger
 }
 
-// newPicture sets the informers up; Run starts them.
-func newPicture(o options, client kubernetes.Interface, log *slog.Logger, turned func(readiness.Summary)) (*picture, error) {
-	p := &picture{log: log, complete: make(chan struct{})}
+// newPicture sets the informers up; Run starts them. The client's watches go through streams, which may be nil.
+func newPicture(o options, client kubernetes.Interface, streams *streams, log *slog.Logger, turned func(readiness.Summary)) (*picture, error) {
+	p := &picture{log: log, streams: streams, complete: make(chan struct{})}
 	known, err := o.discovery(o.readResolvConf(log))
 	if err != nil {
 		return nil, err
@@ -65,6 +66,9 @@ func newPicture(o options, client kubernetes.Interface, log *slog.Logger, turned
 
 	nodes, pods := everywhere.Core().V1().Nodes(), caches.Core().V1().Pods()
 	services, spaces := system.Core().V1().Services(), everywhere.Core().V1().Namespaces()
+	for _, path := range []string{"/api/v1/nodes", "/api/v1/namespaces", "/api/v1/namespaces/kube-system/services", "/api/v1/namespaces/" + o.cacheNamespace + "/pods"} {
+		streams.expect(path)
+	}
 	watched := []cache.SharedIndexInformer{nodes.Informer(), pods.Informer(), services.Informer(), spaces.Informer()}
 	p.nodes = nodes.Lister()
 	fed, err := readiness.Feed(p.tracker, nodes.Informer(), pods.Informer())
@@ -83,6 +87,7 @@ func newPicture(o options, client kubernetes.Interface, log *slog.Logger, turned
 	}
 	p.synced = append(p.synced, spaces.Informer().HasSynced)
 	if o.networkPolicy {
+		streams.expect("/apis/networking.k8s.io/v1/networkpolicies")
 		policies := everywhere.Networking().V1().NetworkPolicies().Informer()
 		if p.policies, err = egress.New(policies, known.LocalIPs); err != nil {
 			return nil, err
@@ -156,39 +161,6 @@ func (p *picture) wait(ctx context.Context) error {
 func (p *picture) watchFailed(ctx context.Context, reflector *cache.Reflector, err error) {
 	p.errors.Add(1)
 	cache.DefaultWatchErrorHandler(ctx, reflector, err)
-}
-
-// stale is for how long the picture has not been kept; zero while it is. A failed watch is taken up within a second or
-// two when the API server is there, so what asks is a request of our own.
-func (p *picture) stale() time.Duration {
-	since := p.failing.Load()
-	if since == 0 {
-		return 0
-	}
-	return time.Since(time.Unix(0, since))
-}
-
-// watchOutage asks the API server every few seconds whether it is there, and says in the log when the decisions begin
-// and cease to rest on the last known state.
-func (p *picture) watchOutage(ctx context.Context, client kubernetes.Interface) error {
-	ticker := time.NewTicker(5 * time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := client.CoreV1().RESTClient().Get().AbsPath("/version").Do(ask).Error()
-		cancel()
-		switch {
-		case err != nil && ctx.Err() == nil && p.failing.CompareAndSwap(0, time.Now().UnixNano()):
-			p.log.Warn("the API server does not answer, going on with the last known state", "error", err)
-		case err == nil && p.failing.Swap(0) != 0:
-			p.log.Info("the API server answers again")
-		}
-	}
 }
 
 // nodeList is every Node as known.

@@ -45,11 +45,11 @@ func runReport(ctx context.Context, args []string, stdout, stderr io.Writer) int
 
 func (o options) report(ctx context.Context, output string, stdout, stderr io.Writer) (err error) {
 	var runErr error
-	_, client, err := o.connect()
+	_, client, err := o.connect(nil)
 	if err != nil {
 		return err
 	}
-	p, err := newPicture(o, client, o.logger(stderr), nil)
+	p, err := newPicture(o, client, nil, o.logger(stderr), nil)
 	if err != nil {
 		return err
 	}
@@ -73,6 +73,9 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 		Caches: func(poddns.Placement) poddns.Caches { return poddns.CachesAllReady }}
 	r, err := report.Build(pods, func(name string) (poddns.Namespace, bool) { return p.namespaces.Namespace(ctx, name) }, in, blocked)
 	if err != nil {
+		return err
+	}
+	if r.Configuration, err = o.configurationProblems(ctx, client); err != nil {
 		return err
 	}
 	if output == "json" {

@@ -31,21 +31,24 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 		// Reviews make next to no garbage, the first lists make all of it: memory is worth more here than cycles.
 		debug.SetGCPercent(gcPercent)
 	}
-	config, client, err := o.connect()
+	watches := &streams{}
+	config, client, err := o.connect(watches)
 	if err != nil {
 		return err
 	}
 	registry := newRegistry()
 	events := newEvents(o, client, log)
-	picture, err := newPicture(o, client, log, events.breaker)
+	picture, err := newPicture(o, client, watches, log, events.breaker)
 	if err != nil {
 		return err
 	}
+	picture.told = events.outage
 	source, err := o.certs(config, client, picture.discovery.Cluster().Domain, log)
 	if err != nil {
 		return err
 	}
-	registerState(registry, picture, source)
+	agreement := &agreement{o: o, client: client, log: log}
+	registerState(registry, picture, source, agreement)
 	handler, err := admit.New(admit.Config{Policy: o.policy()}, o.sources(picture, events), log, admit.NewMetrics(registry))
 	if err != nil {
 		return fmt.Errorf("setting up the review of Pods: %w", err)
@@ -57,6 +60,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	group, work := errgroup.WithContext(work)
 	group.Go(func() error { return picture.run(work) })
 	group.Go(func() error { return picture.watchOutage(work, client) })
+	group.Go(func() error { return agreement.keep(work) })
 	group.Go(func() error { return source.Run(work) })
 	group.Go(func() error { return events.keep(work) })
 	group.Go(func() error { return lead(work, o, client, picture, events, log) })

@@ -22,11 +22,14 @@ import (
 type serverSet struct {
 	reviews  *http.Server
 	plain    []*http.Server
-	stopping *atomic.Bool // makes /readyz say no
+	refused  prometheus.Counter // connections
+	stopping *atomic.Bool       // makes /readyz say no
 }
 
 func servers(o options, handler http.Handler, registry *prometheus.Registry, source certs.Source, p *picture) serverSet {
 	var stopping atomic.Bool
+	refused := newRefusedConnections()
+	registry.MustRegister(refused)
 	reviews := http.NewServeMux()
 	reviews.Handle("/mutate", handler)
 	set := serverSet{
@@ -38,19 +41,23 @@ func servers(o options, handler http.Handler, registry *prometheus.Registry, sou
 				MinVersion:     tls.VersionTLS12,
 				NextProtos:     []string{"h2", "http/1.1"},
 			},
-			ReadHeaderTimeout: 5 * time.Second,
 			// The API server waits two seconds; whoever takes longer to send is not it.
-			ReadTimeout:  10 * time.Second,
-			WriteTimeout: 10 * time.Second,
+			ReadHeaderTimeout: 3 * time.Second,
+			ReadTimeout:       3 * time.Second,
+			WriteTimeout:      5 * time.Second,
+			MaxHeaderBytes:    16 << 10,
+			HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsPerConnection,
+				MaxReceiveBufferPerConnection: streamBuffer, MaxReceiveBufferPerStream: streamBuffer},
 			// Longer than the API server's own 90 s, so that it is never us who closes a connection it is about to use.
 			IdleTimeout: 2 * time.Minute,
 		},
+		refused:  refused,
 		stopping: &stopping,
 	}
 	if o.metricsAddress != "" {
 		mux := http.NewServeMux()
 		mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		set.plain = append(set.plain, &http.Server{Addr: o.metricsAddress, Handler: mux, ReadHeaderTimeout: 5 * time.Second})
+		set.plain = append(set.plain, plainServer(o.metricsAddress, mux))
 	}
 	if o.probeAddress != "" {
 		mux := http.NewServeMux()
@@ -60,11 +67,17 @@ func servers(o options, handler http.Handler, registry *prometheus.Registry, sou
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
 			}
-			fmt.Fprintln(w, "ok")
+			fmt.Fprintf(w, "ok\n%s\n", p.outage.Load().condition())
 		})
-		set.plain = append(set.plain, &http.Server{Addr: o.probeAddress, Handler: mux, ReadHeaderTimeout: 5 * time.Second})
+		set.plain = append(set.plain, plainServer(o.probeAddress, mux))
 	}
 	return set
+}
+
+// plainServer is for those who ask for little and read it at once.
+func plainServer(address string, handler http.Handler) *http.Server {
+	return &http.Server{Addr: address, Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // readyToServe is about this process alone: neither caches nor cluster DNS count, for a webhook that is out of service
@@ -94,6 +107,7 @@ func runServers(ctx context.Context, o options, set serverSet, log *slog.Logger)
 		}
 		listeners = append(listeners, listener)
 	}
+	listeners[0] = newConnectionLimit(listeners[0], set.refused, log)
 	var group errgroup.Group
 	failed, fail := context.WithCancel(ctx)
 	defer fail()

@@ -7,8 +7,8 @@ import (
 	"github.com/nodedns/nodedns/certs"
 )
 
-// registerState registers what is read at the moment of a scrape. picture and source may be nil for a listing.
-func registerState(registerer prometheus.Registerer, p *picture, source certs.Source) {
+// registerState registers what is read at the moment of a scrape. All but the registerer may be nil for a listing.
+func registerState(registerer prometheus.Registerer, p *picture, source certs.Source, a *agreement) {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
@@ -23,8 +23,12 @@ func registerState(registerer prometheus.Registerer, p *picture, source certs.So
 			func() float64 { return flag01(!p.tracker.Summary().On) }),
 		gauge("nodedns_webhook_cluster_dns_known", "1 while ClusterIP, cluster domain and search domains are known, else 0.",
 			func() float64 { return flag01(p.discovery.Missing() == "") }),
-		gauge("nodedns_webhook_state_age_seconds", "For how long decisions have rested on the last known state because the API server does not answer, 0 while it does.",
+		gauge("nodedns_webhook_state_age_seconds", "For how long decisions have rested on the last known state because the API server or a watch of it is away, 0 while they rest on the present one.",
 			func() float64 { return p.stale().Seconds() }),
+		gauge("nodedns_webhook_configuration_problems", "Ways in which the flags and the webhook configuration disagree; the log names them.",
+			func() float64 { return float64(a.problems.Load()) }),
+		gauge("nodedns_webhook_unproven_nodes", "Nodes with a usable cache whose readiness does not prove the backstop, for -fallback-nameserver=auto.",
+			func() float64 { return float64(p.tracker.Summary().Unproven) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "nodedns_webhook_watch_errors_total",
 			Help: "Watches of the API server that ended with an error."},
 			func() float64 { return float64(p.errors.Load()) }),

@@ -47,6 +47,7 @@ type Handler struct {
 	sources Sources
 	log     *slog.Logger
 	metrics *Metrics
+	budget  budget
 	buffers sync.Pool // of *[]byte
 }
 
@@ -56,7 +57,7 @@ func New(cfg Config, sources Sources, log *slog.Logger, metrics *Metrics) (*Hand
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = 7 << 19
 	}
-	if cfg.MaxBody < 0 {
+	if cfg.MaxBody < 0 || cfg.MaxBody > largeBudget {
 		errs = append(errs, fmt.Errorf("largest body %d: want a number of bytes", cfg.MaxBody))
 	}
 	if sources.Namespace == nil || sources.Cluster == nil || sources.Caches == nil {
@@ -68,20 +69,30 @@ func New(cfg Config, sources Sources, log *slog.Logger, metrics *Metrics) (*Hand
 	if metrics == nil {
 		metrics = NewMetrics(nil)
 	}
-	return &Handler{cfg: cfg, sources: sources, log: log, metrics: metrics}, nil
+	return &Handler{cfg: cfg, sources: sources, log: log, metrics: metrics, budget: newBudget()}, nil
 }
 
 // ServeHTTP answers one review.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
+	if status, problem := h.check(w, r); status != 0 {
+		h.refuse(w, status, problem)
+		return
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = h.cfg.MaxBody
+	}
+	if !h.budget.acquire(r.Context(), size) {
+		h.refuse(w, http.StatusServiceUnavailable, "too many reviews at a time")
+		return
+	}
+	defer h.budget.release(size)
 	in, out := h.buffer(), h.buffer()
 	defer h.release(in)
 	defer h.release(out)
-
-	status, problem := h.read(w, r, in)
-	if status != 0 {
-		h.metrics.refused(status)
-		http.Error(w, problem, status)
+	if status, problem := h.read(r, in); status != 0 {
+		h.refuse(w, status, problem)
 		return
 	}
 	*out = h.review(r.Context(), *in, *out)
@@ -94,8 +105,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.metrics.duration.Observe(time.Since(begin).Seconds())
 }
 
-// read reads and checks the body into *in; a status says what is wrong with the request.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, in *[]byte) (status int, problem string) {
+func (h *Handler) refuse(w http.ResponseWriter, status int, problem string) {
+	h.metrics.refused(status)
+	http.Error(w, problem, status)
+}
+
+// check looks at all but the body; a status says what is wrong with the request.
+func (h *Handler) check(w http.ResponseWriter, r *http.Request) (status int, problem string) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return http.StatusMethodNotAllowed, "want POST"
@@ -111,6 +127,11 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, in *[]byte) (stat
 	if r.ContentLength > h.cfg.MaxBody {
 		return http.StatusRequestEntityTooLarge, "body too large"
 	}
+	return 0, ""
+}
+
+// read reads the body into *in.
+func (h *Handler) read(r *http.Request, in *[]byte) (status int, problem string) {
 	var err error
 	if *in, err = readAll((*in)[:0], io.LimitReader(r.Body, h.cfg.MaxBody+1), int(r.ContentLength)); err != nil {
 		return http.StatusBadRequest, "reading the body failed"

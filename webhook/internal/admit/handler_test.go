@@ -565,6 +565,7 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		"policy":     {Config{Policy: poddns.Policy{Fallback: "sometimes"}}, ready().sources()},
 		"not ready":  {Config{Policy: poddns.Policy{NotReady: "explode"}}, ready().sources()},
 		"body":       {Config{MaxBody: -1}, ready().sources()},
+		"huge body":  {Config{MaxBody: 17 << 20}, ready().sources()},
 		"no sources": {Config{}, Sources{}},
 	} {
 		if _, err := New(tt.cfg, tt.sources, log, nil); err == nil {

@@ -27,7 +27,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		}, []string{"reason", "dry_run"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nodedns_webhook_refused_requests_total",
-			Help: "Requests that were no reviews, by HTTP status.",
+			Help: "Requests that were no reviews, or too many at a time (503), by HTTP status.",
 		}, []string{"status"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nodedns_webhook_panics_total",
@@ -69,6 +69,8 @@ func (m *Metrics) refused(status int) {
 		label = "413"
 	case http.StatusUnsupportedMediaType:
 		label = "415"
+	case http.StatusServiceUnavailable:
+		label = "503"
 	}
 	m.refusals.WithLabelValues(label).Inc()
 }

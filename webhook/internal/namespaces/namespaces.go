@@ -11,9 +11,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/nodedns/nodedns/webhook/internal/poddns"
+)
+
+// A namespace so new is rare, and whoever reaches our port can ask for namespaces that are not there: such questions are
+// few, lest they take the API server's time and that of our other requests.
+const (
+	lookupsPerSecond = 10
+	lookupsAtOnce    = 20
 )
 
 // patience is how long a Pod may wait for its namespace to be read; the API server itself gives a review two seconds.
@@ -34,6 +43,7 @@ type Getter interface {
 type Namespaces struct {
 	indexer cache.Indexer
 	getter  Getter
+	lookups flowcontrol.RateLimiter
 }
 
 // New reads from an informer that has not started yet, and from getter what that does not have.
@@ -41,7 +51,7 @@ func New(informer Informer, getter Getter) (*Namespaces, error) {
 	if err := informer.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("setting the transform of Namespaces: %w", err)
 	}
-	return &Namespaces{indexer: informer.GetIndexer(), getter: getter}, nil
+	return &Namespaces{indexer: informer.GetIndexer(), getter: getter, lookups: flowcontrol.NewTokenBucketRateLimiter(lookupsPerSecond, lookupsAtOnce)}, nil
 }
 
 // Namespace gives what is known of a namespace; ok is false if that could not be learnt.
@@ -52,6 +62,9 @@ func (n *Namespaces) Namespace(ctx context.Context, name string) (ns poddns.Name
 	if object, exists, err := n.indexer.GetByKey(name); err == nil && exists {
 		known := object.(*corev1.Namespace)
 		return poddns.NewNamespace(name, known.Labels, known.Annotations), true
+	}
+	if len(validation.IsDNS1123Label(name)) > 0 || !n.lookups.TryAccept() {
+		return poddns.Namespace{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -3,6 +3,8 @@ package namespaces
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,5 +72,35 @@ func TestNamespace(t *testing.T) {
 		if ok != (want.Name != "") || got != want {
 			t.Errorf("%q: %+v %t, want %+v", name, got, ok, want)
 		}
+	}
+}
+
+// counting counts what is asked of the API server.
+type counting struct{ asked int }
+
+func (c *counting) Get(context.Context, string, metav1.GetOptions) (*corev1.Namespace, error) {
+	c.asked++
+	return nil, errors.New("there is no such namespace")
+}
+
+// Whoever can post reviews cannot make the API server be asked without end, nor for what is no namespace's name.
+func TestLookupsAreFew(t *testing.T) {
+	c := &counting{}
+	n, err := New(&shelf{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../secrets", "a/b", "A", strings.Repeat("a", 64), "a.b", "\x00"} {
+		if _, ok := n.Namespace(t.Context(), name); ok || c.asked > 0 {
+			t.Errorf("%q was looked up", name)
+		}
+	}
+	for i := range 5000 {
+		if _, ok := n.Namespace(t.Context(), fmt.Sprintf("n%d", i)); ok {
+			t.Fatal("found what is not there")
+		}
+	}
+	if c.asked < lookupsAtOnce || c.asked > 2*lookupsAtOnce {
+		t.Errorf("the API server was asked %d times", c.asked)
 	}
 }

@@ -17,6 +17,14 @@ const (
 	maxSearchLength = 2048 // of all searches joined by a space
 )
 
+// What the API accepts of a whole Pod.
+const (
+	maxAnnotations = 256 << 10 // keys and values together
+	maxObject      = 3 << 19   // 1.5 MiB: etcd's limit for a request
+	// patchRoom is more than a patch of ours adds: a config of the limits above, label and annotation.
+	patchRoom = 4 << 10
+)
+
 // Option is one resolver option.
 type Option struct{ Name, Value string }
 
@@ -115,6 +123,40 @@ func searches(in Input) []string {
 	out := make([]string, 0, 3+len(in.Cluster.HostSearches))
 	out = append(out, in.Namespace.Name+".svc."+domain, "svc."+domain, domain)
 	return append(out, in.Cluster.HostSearches...)
+}
+
+// check refuses lists that the API refuses by themselves, before anything is done with them: they may be of megabytes.
+func (own ownConfig) check() error {
+	var errs []error
+	if n := len(own.nameservers); n > maxNameservers {
+		errs = append(errs, fmt.Errorf("%d nameservers of its own, at most %d are possible", n, maxNameservers))
+	}
+	if n := len(own.searches); n > maxSearches {
+		errs = append(errs, fmt.Errorf("%d search domains of its own, at most %d are possible", n, maxSearches))
+	}
+	return errors.Join(errs...)
+}
+
+// roomFor tells whether the Pod can be created with a patch of ours if it can be without.
+func roomFor(pod *Pod) error {
+	// One that is much larger can only be created where etcd's limit was raised.
+	if pod.size > maxObject-patchRoom && pod.size < maxObject/4*7 {
+		return fmt.Errorf("the Pod has %d bytes, with ours it may be more than the API takes", pod.size)
+	}
+	// Escapes only make the text longer: what fits by its text fits.
+	ours := len(ReplacedPolicyAnnotation) + len("ClusterFirstWithHostNet")
+	if len(pod.Annotations)+ours <= maxAnnotations {
+		return nil
+	}
+	total := ours
+	for key, value := range rawjson.Members(pod.Annotations) {
+		text, _ := value.String()
+		total += len(rawjson.Key(key)) + len(text)
+	}
+	if total > maxAnnotations {
+		return fmt.Errorf("annotations of %d bytes together with ours, at most %d are possible", total, maxAnnotations)
+	}
+	return nil
 }
 
 // merge puts the Pod's own settings behind the cluster's lists, as kubelet does, and lets its options win.

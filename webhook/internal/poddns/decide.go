@@ -1,6 +1,8 @@
 package poddns
 
 import (
+	"errors"
+
 	"github.com/nodedns/nodedns/webhook/internal/rawjson"
 )
 
@@ -32,6 +34,9 @@ func Decide(pod Pod, in Input) Decision {
 	own, err := readConfig(pod.DNSConfig)
 	if err != nil {
 		return Decision{Reason: Malformed}
+	}
+	if err := errors.Join(own.check(), roomFor(&pod)); err != nil {
+		return overLimit(err)
 	}
 	tuned := in.Namespace.tune()
 

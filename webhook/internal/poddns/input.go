@@ -27,7 +27,7 @@ const (
 	CachesNotReady Caches = iota
 	// CachesReady: enough are ready.
 	CachesReady
-	// CachesAllReady: every one is.
+	// CachesAllReady: every one is, and by that proves that its guard and backstop stand.
 	CachesAllReady
 )
 
@@ -77,7 +77,7 @@ type Fallback string
 const (
 	// FallbackAlways puts it into every Pod.
 	FallbackAlways Fallback = "always"
-	// FallbackAuto leaves it out where every cache is ready: a ready cache has its guard and backstop in place, which
+	// FallbackAuto leaves it out where every cache is ready and proves by that that its guard and backstop stand: they
 	// answer from cluster DNS when it dies, and musl, which asks all nameservers at once, then asks the cache alone.
 	FallbackAuto Fallback = "auto"
 )

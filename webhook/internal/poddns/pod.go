@@ -22,6 +22,7 @@ type Pod struct {
 	Placement    Placement
 
 	hasMetadata bool
+	size        int // of the JSON, in bytes
 }
 
 // Placement is what says on which nodes a Pod may land, as views into the Pod's JSON.
@@ -34,7 +35,7 @@ type Placement struct {
 
 // Parse reads a Pod from object, which must be valid JSON and stay unchanged while the Pod is in use.
 func Parse(object []byte) (Pod, error) {
-	var p Pod
+	p := Pod{size: len(object)}
 	var hasSpec bool
 	for key, value := range rawjson.Members(object) {
 		switch {

@@ -1,17 +1,22 @@
 package poddns
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodedns/nodedns/e2e/bedtest"
@@ -72,11 +77,12 @@ func zone() map[string]string {
 	}
 }
 
-// A Pod resolves the same names before and after, by the resolvers of glibc and musl.
+// A Pod resolves the same names before and after, by the resolvers of glibc and musl, and asks the same questions for
+// them: of the cache in place of the cluster DNS.
 func TestSameNamesBeforeAndAfter(t *testing.T) {
 	bedtest.Require(t, host.Preflight(host.Needs{Root: true}))
 	clients := compileClients(t)
-	ns := dnsNamespace(t)
+	ns, asked := dnsNamespace(t)
 	names := []string{
 		"api", "api.shop", "api.shop.svc", "api.shop.svc.cluster.local", "api.shop.svc.cluster.local.", "db-0.db", "db-0.db.shop",
 		"kube-dns.kube-system", "kube-dns.kube-system.svc", "intranet", "wiki.eu", "wiki", "intranet.corp.example", "old", "old.apps.example",
@@ -111,7 +117,26 @@ func TestSameNamesBeforeAndAfter(t *testing.T) {
 				t.Fatalf("after:\n%s", after)
 			}
 			for client, program := range clients {
-				was, is := lookup(t, ns, program, before, names), lookup(t, ns, program, after, names)
+				asked.clear()
+				was := lookup(t, ns, program, before, names)
+				questions := asked.of(clusterDNS)
+				if extra := asked.of(nodeCache); len(extra) > 0 || len(questions) < len(names) {
+					t.Errorf("%s: before, the cache was asked %q and the cluster DNS %q", client, extra, questions)
+				}
+				asked.clear()
+				is := lookup(t, ns, program, after, names)
+				// musl asks all nameservers at once and goes on with the first answer: the other question may be under way.
+				if err := host.Until(t.Context(), client+" to have asked the cache what it asked the cluster DNS", 2*time.Second, func(context.Context) error {
+					if diff := cmp.Diff(questions, asked.of(nodeCache)); diff != "" {
+						return errors.New("-before +after:\n" + diff)
+					}
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+				if extra := asked.of(clusterDNS); len(extra) > 0 && (client == "glibc" || tt.fallback == FallbackAuto) {
+					t.Errorf("%s: after, the cluster DNS was asked %q", client, extra)
+				}
 				for i := range names {
 					if was[i] != is[i] {
 						t.Errorf("%s: before %q, after %q", client, was[i], is[i])
@@ -168,8 +193,41 @@ func compileClients(t *testing.T) map[string]string {
 	return out
 }
 
+const (
+	nodeCache  = "169.254.25.10:53"
+	clusterDNS = "10.96.0.10:53"
+)
+
+// record is what each address was asked.
+type record struct {
+	mu    sync.Mutex
+	asked map[string]map[string]bool
+}
+
+func (r *record) note(address, question string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked[address] == nil {
+		r.asked[address] = map[string]bool{}
+	}
+	r.asked[address][question] = true
+}
+
+func (r *record) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = map[string]map[string]bool{}
+}
+
+// of is what that address was asked, each once and in alphabetical order: the types of a name are asked at once.
+func (r *record) of(address string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.asked[address]))
+}
+
 // dnsNamespace is a network namespace in which cache and cluster DNS answer, from the same zone.
-func dnsNamespace(t *testing.T) *host.Namespace {
+func dnsNamespace(t *testing.T) (*host.Namespace, *record) {
 	t.Helper()
 	ns, err := host.NewNamespace()
 	if err != nil {
@@ -181,8 +239,9 @@ func dnsNamespace(t *testing.T) *host.Namespace {
 			bedtest.Require(t, fmt.Errorf("ip %s: %w", strings.Join(args, " "), err))
 		}
 	}
-	answers := zone()
+	answers, asked := zone(), &record{asked: map[string]map[string]bool{}}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		asked.note(w.LocalAddr().String(), q.Question[0].Name+" "+dns.TypeToString[q.Question[0].Qtype])
 		reply := new(dns.Msg)
 		reply.SetReply(q)
 		name := strings.ToLower(q.Question[0].Name)
@@ -197,7 +256,7 @@ func dnsNamespace(t *testing.T) *host.Namespace {
 			t.Errorf("answering: %v", err)
 		}
 	})
-	for _, address := range []string{"169.254.25.10:53", "10.96.0.10:53"} {
+	for _, address := range []string{nodeCache, clusterDNS} {
 		server, tcp := &dns.Server{Handler: handler}, &dns.Server{Handler: handler}
 		if server.PacketConn, err = ns.ListenPacket(t.Context(), "udp", address); err != nil {
 			t.Fatal(err)
@@ -213,5 +272,5 @@ func dnsNamespace(t *testing.T) *host.Namespace {
 			t.Cleanup(func() { _ = s.Shutdown() })
 		}
 	}
-	return ns
+	return ns, asked
 }

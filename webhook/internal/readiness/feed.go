@@ -100,7 +100,7 @@ func trimPod(object any) (any, error) {
 		return object, nil
 	}
 	out := &cacheObject{ObjectMeta: trimMeta(&in.ObjectMeta), node: strings.Clone(in.Spec.NodeName),
-		podState: podState{ready: podReady(in), life: podLife(in)}}
+		podState: podState{ready: podReady(in), proves: provesBackstop(in), life: podLife(in)}}
 	out.Namespace = intern(in.Namespace)
 	return out, nil
 }

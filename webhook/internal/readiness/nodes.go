@@ -3,6 +3,8 @@ package readiness
 import (
 	"hash/fnv"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +16,11 @@ func (t *Tracker) SetNode(object *corev1.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.nodeLocked(object.Name)
-	if n.object != nil && n.object.Status.NodeInfo.BootID != object.Status.NodeInfo.BootID {
-		n.forgetBoot()
+	if boot := object.Status.NodeInfo.BootID; boot != n.boot {
+		if n.boot != "" { // also where it was deleted and has registered anew
+			n.forgetBoot()
+		}
+		n.boot = boot
 	}
 	relevant := n.object == nil || !samePlace(n.object, object)
 	n.object = object
@@ -109,6 +114,7 @@ func (t *Tracker) placeLocked(n *node) {
 	if !n.usable {
 		t.countDownLocked(n)
 	}
+	t.proofLocked(n)
 }
 
 func (t *Tracker) uncountLocked(n *node) {
@@ -131,6 +137,22 @@ func (t *Tracker) uncountLocked(n *node) {
 		t.open--
 	}
 	n.open = false
+	t.proofLocked(n)
+}
+
+// proofLocked keeps the count of nodes that are usable by a cache which does not prove its backstop.
+func (t *Tracker) proofLocked(n *node) {
+	unproven := n.index >= 0 && n.usable && !n.proven
+	if unproven == n.unproven {
+		return
+	}
+	n.unproven = unproven
+	t.version++
+	if unproven {
+		t.unproven++
+	} else {
+		t.unproven--
+	}
 }
 
 func (t *Tracker) countDownLocked(n *node) {
@@ -142,9 +164,11 @@ func (t *Tracker) countDownLocked(n *node) {
 
 // judgeLocked decides anew whether n is usable.
 func (t *Tracker) judgeLocked(n *node) {
+	defer t.proofLocked(n)
 	ready := n.ready()
 	switch {
 	case ready && n.object != nil:
+		n.proven = n.proves() // and so it stays while the cache is replaced: the backstop does
 		n.readyBoot, n.lost = n.object.Status.NodeInfo.BootID, time.Time{}
 	case !ready && n.usable && n.lost.IsZero():
 		n.lost = time.Now()
@@ -174,11 +198,25 @@ func (t *Tracker) judgeLocked(n *node) {
 // ready tells whether any cache Pod of the node is ready in this boot.
 func (n *node) ready() bool {
 	for _, p := range n.pods {
-		if p.ready && (p.staleUntil.IsZero() || time.Now().After(p.staleUntil)) {
+		if p.readyNow() {
 			return true
 		}
 	}
 	return false
+}
+
+// proves tells whether one that is ready proves its backstop by that.
+func (n *node) proves() bool {
+	for _, p := range n.pods {
+		if p.readyNow() && p.proves {
+			return true
+		}
+	}
+	return false
+}
+
+func (p podState) readyNow() bool {
+	return p.ready && (p.staleUntil.IsZero() || time.Now().After(p.staleUntil))
 }
 
 // forgetBoot is called when the node has booted anew: its address and rules are gone, and whatever its Pods' status
@@ -224,6 +262,25 @@ func podReady(pod *corev1.Pod) bool {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// BackstopProof is what the readiness probe of a cache asks in its path's query for Ready to mean that guard and backstop
+// are armed and outlast the cache: the cache has no rights in the API to say so in another way, and its readiness alone
+// says only that it answers.
+const BackstopProof = "need=backstop"
+
+// provesBackstop tells whether the Pod's readiness includes that proof.
+func provesBackstop(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		probe := pod.Spec.Containers[i].ReadinessProbe
+		if probe == nil || probe.HTTPGet == nil {
+			continue
+		}
+		if _, query, _ := strings.Cut(probe.HTTPGet.Path, "?"); slices.Contains(strings.Split(query, "&"), BackstopProof) {
+			return true
 		}
 	}
 	return false

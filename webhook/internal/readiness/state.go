@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -23,6 +24,7 @@ type verdict struct {
 // State tells how the caches stand on the nodes where a Pod of that placement may land:
 //   - the node is known: that node's cache alone counts;
 //   - every node's cache is usable: yes, without looking at the placement;
+//   - what is said to be all ready must prove its backstop, on every node of the cluster: its caches are of one make;
 //   - no node fits, so that one will be made: as the whole cluster stands;
 //   - otherwise the usable fraction of the nodes that fit, with hysteresis for each kind of placement.
 func (t *Tracker) State(p poddns.Placement) poddns.Caches {
@@ -31,21 +33,35 @@ func (t *Tracker) State(p poddns.Placement) poddns.Caches {
 		return t.oneNode(name)
 	}
 	if t.allUsable.Load() {
-		return poddns.CachesAllReady
+		if t.allProven.Load() {
+			return poddns.CachesAllReady
+		}
+		return poddns.CachesReady
 	}
 	if p.NodeSelector.Empty() && required.Empty() && ordinary(p.Tolerations) {
+		return t.wholeCluster()
+	}
+	if len(p.NodeSelector)+len(required)+len(p.Tolerations) > placementLimit {
 		return t.wholeCluster()
 	}
 	return t.someNodes(p, required)
 }
 
+// placementLimit is the size in bytes from which on a placement is not matched with every node, which for one of
+// megabytes would take minutes of every review's time. Real ones have hundreds.
+const placementLimit = 8 << 10
+
 func (t *Tracker) oneNode(name string) poddns.Caches {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if n := t.nodes[name]; t.synced && n != nil && n.index >= 0 && n.usable {
-		return poddns.CachesAllReady
+	n := t.nodes[name]
+	switch {
+	case !t.synced || n == nil || n.index < 0 || !n.usable:
+		return poddns.CachesNotReady
+	case !n.proven:
+		return poddns.CachesReady
 	}
-	return poddns.CachesNotReady
+	return poddns.CachesAllReady
 }
 
 func (t *Tracker) wholeCluster() poddns.Caches {
@@ -58,7 +74,7 @@ func (t *Tracker) wholeClusterLocked() poddns.Caches {
 	switch {
 	case !t.on:
 		return poddns.CachesNotReady
-	case t.openDown == 0:
+	case t.openDown == 0 && t.unproven == 0:
 		return poddns.CachesAllReady
 	default:
 		return poddns.CachesReady
@@ -66,7 +82,7 @@ func (t *Tracker) wholeClusterLocked() poddns.Caches {
 }
 
 func (t *Tracker) someNodes(p poddns.Placement, required rawjson.Value) poddns.Caches {
-	key := string(p.NodeSelector) + "\n" + string(required) + "\n" + string(p.Tolerations)
+	key := placementKey(p, required)
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if !t.synced {
@@ -83,6 +99,16 @@ func (t *Tracker) someNodes(p poddns.Placement, required rawjson.Value) poddns.C
 	state := t.judgeSetLocked(p, required, was)
 	t.verdicts.Add(key, verdict{version: t.version, state: state})
 	return state
+}
+
+// placementKey stands for a placement in the memory: what users write must not fill that.
+func placementKey(p poddns.Placement, required rawjson.Value) [sha256.Size]byte {
+	h := sha256.New()
+	for _, part := range []rawjson.Value{p.NodeSelector, required, p.Tolerations} {
+		h.Write(part)
+		h.Write([]byte{'\n'})
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // judgeSetLocked looks at the nodes that are down first, for they are few, and counts the others only as far as it
@@ -114,7 +140,7 @@ func (t *Tracker) judgeSetLocked(p poddns.Placement, required rawjson.Value, was
 		return t.wholeClusterLocked()
 	case !t.cfg.decide(down, usable+down, was):
 		return poddns.CachesNotReady
-	case down == 0:
+	case down == 0 && t.unproven == 0:
 		return poddns.CachesAllReady
 	default:
 		return poddns.CachesReady

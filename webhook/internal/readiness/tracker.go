@@ -22,6 +22,8 @@ const memory = 1024
 type Summary struct {
 	// Nodes is the number of nodes that take ordinary Pods, Usable how many of them have a usable cache.
 	Nodes, Usable int
+	// Unproven is how many nodes have a usable cache whose readiness does not prove its backstop.
+	Unproven int
 	// On is false while the breaker keeps Pods from being injected.
 	On bool
 }
@@ -32,8 +34,9 @@ type Tracker struct {
 	changed chan struct{} // a wake-up for Run: the summary may have changed
 	notify  func(Summary)
 
-	// allUsable is true while every node is: the answer for any placement that names no node, without a lock.
-	allUsable atomic.Bool
+	// allUsable is true while every node is, allProven while every cache proves its backstop besides: the answer for any
+	// placement that names no node, without a lock.
+	allUsable, allProven atomic.Bool
 
 	mu       sync.RWMutex
 	synced   bool
@@ -43,6 +46,7 @@ type Tracker struct {
 	down     map[*node]struct{}
 	open     int // nodes an ordinary Pod may land on
 	openDown int
+	unproven int    // nodes that are usable by a cache which does not prove its backstop
 	version  uint64 // grows with each change that a verdict may depend on
 	allAt    uint64 // the version when last every node was usable, which puts every placement on its upper side
 
@@ -57,7 +61,10 @@ type node struct {
 	open   bool
 	pods   map[types.UID]podState
 
+	boot   string // the last that was seen
 	usable bool
+	// proven says that the cache that was last ready proved its backstop; unproven that the node is counted as without.
+	proven, unproven bool
 	// readyBoot is the boot in which a cache was last ready, lost when it ceased to be; both are zero if never.
 	readyBoot string
 	lost      time.Time
@@ -65,7 +72,8 @@ type node struct {
 
 // podState is what is known of one cache Pod.
 type podState struct {
-	ready bool
+	ready  bool
+	proves bool // being ready means that guard and backstop are armed
 	// life changes whenever the Pod becomes ready anew. A ready Pod whose life is from an earlier boot is only a status
 	// that kubelet has not come to update, and is not believed until staleUntil.
 	life       uint64
@@ -104,7 +112,7 @@ func (t *Tracker) Summary() Summary {
 }
 
 func (t *Tracker) summaryLocked() Summary {
-	return Summary{Nodes: t.open, Usable: t.open - t.openDown, On: t.on}
+	return Summary{Nodes: t.open, Usable: t.open - t.openDown, Unproven: t.unproven, On: t.on}
 }
 
 // Run lets the grace of lost caches run out and reports the breaker, until ctx ends.
@@ -149,6 +157,7 @@ func (t *Tracker) settleLocked() {
 	was := t.on
 	t.on = t.cfg.decide(t.openDown, t.open, t.on)
 	all := t.on && len(t.down) == 0 && len(t.order) > 0
+	t.allProven.Store(all && t.unproven == 0)
 	t.allUsable.Store(all)
 	if all {
 		t.allAt = t.version

@@ -36,6 +36,8 @@ func cachePod(node string, ready bool, change ...func(*corev1.Pod)) *corev1.Pod 
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "nodedns-cache-" + node, UID: types.UID("uid-" + node)}}
 	p.Spec.NodeName = node
+	p.Spec.Containers = []corev1.Container{{ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: "/ready?" + BackstopProof}}}}}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "c1"}}
 	for _, c := range change {
@@ -264,6 +266,24 @@ func TestRebootedNodeIsNotReadyByItsOldStatus(t *testing.T) {
 	})
 }
 
+// So it is where the Node was deleted meanwhile and has registered again.
+func TestReregisteredNodeIsNotReadyByItsOldStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracker := fleet(t, 1, 0, Config{})
+		tracker.DeleteNode("n0")
+		tracker.SetNode(testNode("n0"))
+		wantState(t, tracker, `{}`, poddns.CachesAllReady) // in the same boot it only lost its Node for a moment
+		tracker.DeleteNode("n0")
+		tracker.SetNode(testNode("n0", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }))
+		wantState(t, tracker, `{}`, poddns.CachesNotReady)
+		if tracker.ReadySinceBoot("n0") {
+			t.Error("its old status counts as ready since the boot")
+		}
+		tracker.SetPod(cachePod("n0", true, func(p *corev1.Pod) { p.UID = "second" }))
+		wantState(t, tracker, `{}`, poddns.CachesAllReady)
+	})
+}
+
 // The two reports may come in the other order; then the doubt ends by itself.
 func TestDoubtAfterRebootEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -318,7 +338,7 @@ func TestCountsSurviveAnyOrder(t *testing.T) {
 		case 0:
 			tracker.SetNode(testNode(name))
 		case 1:
-			tracker.SetPod(cachePod(name, i%3 != 0))
+			tracker.SetPod(cachePod(name, i%3 != 0, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:i%2] }))
 		case 2:
 			tracker.SetNode(testNode(name, func(n *corev1.Node) { n.Spec.Unschedulable = i%2 == 0 }))
 		case 3:
@@ -333,13 +353,15 @@ func TestCountsSurviveAnyOrder(t *testing.T) {
 	}
 	for i := range 3000 {
 		step(i)
-		open, openDown, down := 0, 0, 0
+		open, openDown, down, unproven := 0, 0, 0, 0
 		for _, n := range tracker.nodes {
 			if n.object == nil {
 				continue
 			}
 			if !n.usable {
 				down++
+			} else if !n.proven {
+				unproven++
 			}
 			if plainlyOpen(n.object) {
 				open++
@@ -348,9 +370,9 @@ func TestCountsSurviveAnyOrder(t *testing.T) {
 				}
 			}
 		}
-		if open != tracker.open || openDown != tracker.openDown || down != len(tracker.down) {
-			t.Fatalf("step %d: open %d/%d, openDown %d/%d, down %d/%d (recount/kept)",
-				i, open, tracker.open, openDown, tracker.openDown, down, len(tracker.down))
+		if open != tracker.open || openDown != tracker.openDown || down != len(tracker.down) || unproven != tracker.unproven {
+			t.Fatalf("step %d: open %d/%d, openDown %d/%d, down %d/%d, unproven %d/%d (recount/kept)",
+				i, open, tracker.open, openDown, tracker.openDown, down, len(tracker.down), unproven, tracker.unproven)
 		}
 	}
 }

@@ -49,6 +49,8 @@ type Report struct {
 	SafeToUninstall bool `json:"safeToUninstall"`
 	// Blocking is the number of Pods in the way of uninstalling the caches.
 	Blocking int `json:"blocking"`
+	// Configuration lists where the webhook configuration in the cluster and the flags disagree. Build leaves it empty.
+	Configuration []string `json:"configuration,omitempty"`
 }
 
 // Namespaces gives a Pod's namespace.
@@ -154,6 +156,11 @@ func (r Report) WriteTable(w io.Writer) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	for _, problem := range r.Configuration {
+		if _, err := fmt.Fprintf(w, "\nflags and webhook configuration disagree: %s\n", problem); err != nil {
+			return err
+		}
 	}
 	verdict := "the caches may be uninstalled: no Pod asks them by address"
 	if !r.SafeToUninstall {
