@@ -96,10 +96,15 @@ func (n *Node) Pids(ctx context.Context, program string) ([]int, error) {
 	return pids, nil
 }
 
+// daemonLimit is how long a node may take to stop a program and start it again, before it counts as cut off.
+const daemonLimit = 40 * time.Second
+
 func (n *Node) daemon(ctx context.Context, name string, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, daemonLimit, fmt.Errorf("no answer within %s", daemonLimit))
+	defer cancel()
 	err := n.Agent.StartDaemon(ctx, agent.Daemon{Name: name, Args: args, Log: agent.Shared + "/" + name + ".log"})
 	if err != nil {
-		return fmt.Errorf("on %s: %w", n.Name, err)
+		return fmt.Errorf("on %s: %w; the last lines of its console:\n%s", n.Name, err, host.Tail(filepath.Join(n.dir, "console.log"), 10))
 	}
 	return nil
 }
