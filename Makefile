@@ -8,7 +8,7 @@ FUZZTIME ?= 5m
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test unit bench fuzz e2e-node e2e-webhook e2e-cluster images verify generate tidy fmt lint clean
+.PHONY: help build demo test unit bench fuzz e2e-node e2e-node-full e2e-webhook e2e-cluster images verify generate tidy fmt lint clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ fuzz: ## each fuzz target for FUZZTIME (default 5m)
 
 e2e-node: ## node tiers: network namespaces on this kernel, IPVS and iptables in User-Mode Linux
 	$(GO) run ./e2e/tiers -only netns,uml
+
+e2e-node-full: ## every proxy mode, fault and client as a table, and in _out/failover.json
+	$(GO) run ./e2e/failover
 
 e2e-webhook: ## the webhook on a real kube-apiserver
 	$(GO) run ./e2e/tiers -only webhook

@@ -56,7 +56,7 @@ func (s *server) apply(next *running) error {
 		if e := have[at]; e != nil && e.cfg == spec.listen {
 			continue
 		}
-		l, err := listen.Listen(spec.listen, spec.router, s.log, s.metrics)
+		l, err := listen.Listen(spec.listen, faulty(spec.router), s.log, s.metrics)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -75,7 +75,7 @@ func (s *server) apply(next *running) error {
 	for at, e := range have {
 		switch spec, wanted := next.endpoints[at]; {
 		case wanted && fresh[at] == nil:
-			former = append(former, leaving{e.Swap(spec.router), e.done})
+			former = append(former, leaving{e.Swap(faulty(spec.router)), e.done})
 		default:
 			delete(have, at)
 			gone = append(gone, e)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 )
@@ -35,12 +36,15 @@ type Config struct {
 	Deadline time.Duration
 	// Limit ends the load, however long the caller lets it run.
 	Limit time.Duration
+	// Ask asks in place of an exchange with Server, as a resolver does that finds its servers itself. It returns who
+	// answered, and is late if it takes longer than Deadline, by which its context ends.
+	Ask func(ctx context.Context, name string) (by string, err error)
 }
 
 // Validate returns all problems joined.
 func (c Config) Validate() error {
 	var problems []error
-	if !c.Server.IsValid() {
+	if !c.Server.IsValid() && c.Ask == nil {
 		problems = append(problems, errors.New("server: no address"))
 	}
 	if c.Network != "udp" && c.Network != "tcp" {
@@ -93,18 +97,13 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		})
 	}
 	wg.Wait()
-	return summarize(c, answers[:sent], start), nil
+	return Summarize(c, answers[:sent], start), nil
 }
 
 // ask asks one question from a new socket.
 func ask(ctx context.Context, c Config, name string, start time.Time) Answer {
 	a := Answer{SentMS: milliseconds(time.Since(start))}
-	q := question(name)
-	exchange := overUDP
-	if c.Network == "tcp" {
-		exchange = overTCP
-	}
-	by, took, err := exchange(ctx, c, q)
+	by, took, err := exchange(ctx, c, name)
 	a.TookMS = milliseconds(took)
 	if err != nil {
 		a.Error = reason(err)
@@ -112,6 +111,25 @@ func ask(ctx context.Context, c Config, name string, start time.Time) Answer {
 	}
 	a.By = by
 	return a
+}
+
+// exchange gets one answer, and tells who gave it and how long that took.
+func exchange(ctx context.Context, c Config, name string) (by string, took time.Duration, err error) {
+	switch {
+	case c.Ask != nil:
+		ctx, cancel := context.WithTimeout(ctx, c.Deadline)
+		defer cancel()
+		begin := time.Now()
+		by, err := c.Ask(ctx, name)
+		if took = time.Since(begin); err == nil && took > c.Deadline {
+			err = os.ErrDeadlineExceeded
+		}
+		return by, took, err
+	case c.Network == "tcp":
+		return overTCP(ctx, c, question(name))
+	default:
+		return overUDP(ctx, c, question(name))
+	}
 }
 
 // reason shortens an error to what is worth counting.

@@ -47,7 +47,8 @@ type Result struct {
 	Answers []Answer `json:"answers,omitempty"`
 }
 
-func summarize(c Config, answers []Answer, start time.Time) Result {
+// Summarize makes a result of answers in the order in which they were asked for, also of answers that another program got.
+func Summarize(c Config, answers []Answer, start time.Time) Result {
 	r := Result{
 		Server: c.Server.String(), Network: c.Network, Rate: c.Rate, Start: start, Seconds: time.Since(start).Seconds(), Queries: len(answers),
 		Errors: make(map[string]int), By: make(map[string]int), Answers: answers,

@@ -59,6 +59,9 @@ func Node() []Part {
 	}
 }
 
+// Proxy is kube-proxy alone.
+func Proxy() []Part { return []Part{kubernetes("kube-proxy", 90*time.Second)} }
+
 // Workloads are the parts that run in Pods of the test bed.
 func Workloads() []Part {
 	return []Part{
