@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,24 +21,25 @@ const (
 	streamBuffer = 256 << 10
 )
 
-// connectionLimit closes connections beyond the limits as they come.
+// connectionLimit shares the connections among those who ask: where all are taken, one that is new takes the place of
+// the oldest of the source that has most, unless it comes from that source. So an API server always gets its one or two.
 type connectionLimit struct {
 	net.Listener
 	log     *slog.Logger
 	refused prometheus.Counter
 
 	mu   sync.Mutex
-	from map[netip.Addr]int
+	from map[netip.Addr][]*limitedConn // the oldest first
 	all  int
 }
 
 func newConnectionLimit(l net.Listener, refused prometheus.Counter, log *slog.Logger) *connectionLimit {
-	return &connectionLimit{Listener: l, log: log, refused: refused, from: map[netip.Addr]int{}}
+	return &connectionLimit{Listener: l, log: log, refused: refused, from: map[netip.Addr][]*limitedConn{}}
 }
 
 func newRefusedConnections() prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: "nodedns_webhook_refused_connections_total",
-		Help: "Connections closed on arrival because too many were open, in all or from the same source."})
+		Help: "Connections closed because too many were open, in all or from the same source."})
 }
 
 // Accept is net.Listener's.
@@ -47,33 +49,58 @@ func (l *connectionLimit) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		source := sourceOf(conn)
-		if l.take(source) {
-			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { l.give(source) })}, nil
+		c := &limitedConn{Conn: conn, limit: l, source: sourceOf(conn)}
+		out := l.take(c)
+		if out == nil {
+			return c, nil
 		}
 		l.refused.Inc()
-		l.log.Debug("connection refused, too many are open", "source", source.String())
-		_ = conn.Close() // it was never used
+		l.log.Debug("connection closed, too many are open", "source", out.source.String())
+		_ = out.Close() // who is at the other end is not owed a good end
+		if out != c {
+			return c, nil
+		}
 	}
 }
 
-func (l *connectionLimit) take(source netip.Addr) bool {
+// take notes a new connection and gives the one that must be closed for it: itself, another, or none.
+func (l *connectionLimit) take(c *limitedConn) *limitedConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.all >= mostConnections || l.from[source] >= mostFromOneSource {
-		return false
+	has := len(l.from[c.source])
+	if has >= mostFromOneSource {
+		return c
 	}
+	var out *limitedConn
+	if l.all >= mostConnections {
+		most := has
+		for _, conns := range l.from {
+			if len(conns) > most {
+				most, out = len(conns), conns[0]
+			}
+		}
+		if out == nil {
+			return c
+		}
+	}
+	l.from[c.source] = append(l.from[c.source], c)
 	l.all++
-	l.from[source]++
-	return true
+	return out
 }
 
-func (l *connectionLimit) give(source netip.Addr) {
+func (l *connectionLimit) give(c *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	conns := l.from[c.source]
+	i := slices.Index(conns, c)
+	if i < 0 {
+		return // closed before, or never taken
+	}
 	l.all--
-	if l.from[source]--; l.from[source] == 0 {
-		delete(l.from, source)
+	if conns = slices.Delete(conns, i, i+1); len(conns) == 0 {
+		delete(l.from, c.source)
+	} else {
+		l.from[c.source] = conns
 	}
 }
 
@@ -87,11 +114,12 @@ func sourceOf(conn net.Conn) netip.Addr {
 
 type limitedConn struct {
 	net.Conn
-	release func()
+	limit  *connectionLimit
+	source netip.Addr
 }
 
 // Close is net.Conn's.
 func (c *limitedConn) Close() error {
-	defer c.release()
+	c.limit.give(c)
 	return c.Conn.Close()
 }

@@ -5,13 +5,15 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// One source takes a part of the connections, all together take no more than there are, and what is closed is free again.
+// One source takes a part of the connections, all together take no more than there are, a new source takes one from who
+// has most, and what is closed is free again.
 func TestConnectionsAreLimited(t *testing.T) {
 	inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,14 +74,24 @@ func TestConnectionsAreLimited(t *testing.T) {
 		}
 		closed(source)
 	}
-	closed(99) // a new source, but all are taken
-	if got := testutil.ToFloat64(refused); got != mostConnections/mostFromOneSource+1 {
+	if got := testutil.ToFloat64(refused); got != mostConnections/mostFromOneSource {
 		t.Errorf("%v counted", got)
+	}
+	for n := range 10 { // a new source, and all are taken
+		taken(99)
+		if got := testutil.ToFloat64(refused); got != float64(mostConnections/mostFromOneSource+n+1) {
+			t.Errorf("%v counted", got)
+		}
 	}
 	last.Close()
 	last.Close() // again, as net/http does
 	taken(99)
-	closed(99)
+	if got := testutil.ToFloat64(refused); got != mostConnections/mostFromOneSource+10 {
+		t.Errorf("%v counted although one was free", got)
+	}
+	if n := len(l.from[netip.AddrFrom4([4]byte{127, 0, 0, 99})]); n != 11 || l.all != mostConnections {
+		t.Errorf("%d connections of the new source, %d in all", n, l.all)
+	}
 }
 
 func isTimeout(err error) bool {

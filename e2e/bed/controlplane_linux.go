@@ -32,6 +32,7 @@ type ControlPlane struct {
 	mu     sync.Mutex
 	etcd   *host.Process
 	api    *host.Process
+	second *host.Process
 	kcm    *host.Process
 	sched  *host.Process
 	others []*host.Process
@@ -112,6 +113,7 @@ func (cp *ControlPlane) Stop() {
 		for _, p := range []*host.Process{cp.sched, cp.kcm} {
 			p.Stop(0) // they keep nothing that a clean end would save
 		}
+		cp.second.Stop(0)
 		cp.api.Stop(0)
 		cp.etcd.Stop(0)
 		if cp.ns != nil {
@@ -215,10 +217,27 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) (err error) {
 
 // StartAPIServer starts the API server, which StartControlPlane has done already; it is for tests that stopped it.
 func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
+	args := cp.apiServerArgs(apiPort)
+	if cp.cfg.Audit {
+		policy := "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
+		if err := os.WriteFile(cp.ws.Path("audit.yaml"), []byte(policy), 0o600); err != nil {
+			return fmt.Errorf("writing the audit policy: %w", err)
+		}
+		args = append(args, "--audit-policy-file="+cp.ws.Path("audit.yaml"), "--audit-log-path="+cp.AuditLog())
+	}
+	p, err := cp.startAPIServer(ctx, "kube-apiserver", args, cp.RESTConfig())
+	cp.mu.Lock()
+	cp.api = p
+	cp.mu.Unlock()
+	return err
+}
+
+// apiServerArgs are the arguments of an API server at a port of the control plane's address.
+func (cp *ControlPlane) apiServerArgs(port int) []string {
 	k := cp.keys
 	args := []string{
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--advertise-address=" + ControlPlaneIP,
-		fmt.Sprintf("--secure-port=%d", apiPort),
+		fmt.Sprintf("--secure-port=%d", port),
 		"--tls-cert-file=" + k.file("apiserver.crt"), "--tls-private-key-file=" + k.file("apiserver.key"),
 		"--client-ca-file=" + k.file("ca.crt"),
 		"--kubelet-client-certificate=" + k.file("admin.crt"), "--kubelet-client-key=" + k.file("admin.key"),
@@ -231,28 +250,22 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 		"--enable-aggregator-routing=true", // webhooks are called at their Pods: no kube-proxy runs here
 		"--profiling=false", "--v=1",
 	}
-	if cp.cfg.Audit {
-		policy := "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
-		if err := os.WriteFile(cp.ws.Path("audit.yaml"), []byte(policy), 0o600); err != nil {
-			return fmt.Errorf("writing the audit policy: %w", err)
-		}
-		args = append(args, "--audit-policy-file="+cp.ws.Path("audit.yaml"), "--audit-log-path="+cp.AuditLog())
-	}
+	return append(args, cp.cfg.APIServerArgs...)
+}
+
+// startAPIServer starts an API server and waits until it answers config. The process is returned even if it never did.
+func (cp *ControlPlane) startAPIServer(ctx context.Context, name string, args []string, config *rest.Config) (*host.Process, error) {
 	p, err := host.Start(host.Command{
-		Name: "kube-apiserver", Path: cp.Program("kube-apiserver"), Log: cp.ws.Path("kube-apiserver.log"), Namespace: cp.ns,
-		Args: append(args, cp.cfg.APIServerArgs...),
+		Name: name, Path: cp.Program("kube-apiserver"), Log: cp.ws.Path(name + ".log"), Namespace: cp.ns, Args: args,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	cp.mu.Lock()
-	cp.api = p
-	cp.mu.Unlock()
-	client, err := cp.Client()
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return err
+		return p, fmt.Errorf("making a client: %w", err)
 	}
-	return host.Until(ctx, "kube-apiserver", 90*time.Second, func(ctx context.Context) error {
+	return p, host.Until(ctx, name, 90*time.Second, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		b, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)

@@ -19,6 +19,7 @@ import (
 
 // Two control planes at once do not see each other; a stopped one leaves no process and no folder.
 func TestControlPlanes(t *testing.T) {
+	t.Parallel()
 	one := bedtest.ControlPlane(t, bed.Config{Name: "one"})
 	two := bedtest.ControlPlane(t, bed.Config{Name: "two", APIServerOnly: true})
 	pod := &corev1.Pod{
@@ -40,6 +41,7 @@ func TestControlPlanes(t *testing.T) {
 	if err != nil || len(pods.Items) != 0 {
 		t.Errorf("the second control plane lists %d Pods, error %v", len(pods.Items), err)
 	}
+	published(t, two)
 	out, err := exec.CommandContext(t.Context(), one.Program("kubectl"), "--kubeconfig="+one.Kubeconfig(), "version").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Server Version: v1.37.2") {
 		t.Errorf("kubectl version: %v\n%s", err, out)
@@ -54,9 +56,9 @@ func TestControlPlanes(t *testing.T) {
 	}
 }
 
-// What listens on the host can be called from inside the namespace.
-func TestPublish(t *testing.T) {
-	cp := bedtest.ControlPlane(t, bed.Config{APIServerOnly: true})
+// published: what listens on the host can be called from inside the namespace.
+func published(t *testing.T, cp *bed.ControlPlane) {
+	t.Helper()
 	l, err := cp.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +78,8 @@ func TestPublish(t *testing.T) {
 
 // A start that is broken off stops what it had started.
 func TestStartBrokenOff(t *testing.T) {
-	bedtest.ControlPlane(t, bed.Config{APIServerOnly: true}) // builds, so that the deadline meets a start
+	t.Parallel()
+	bedtest.Build(t) // so that the deadline meets a start
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if cp, err := bed.StartControlPlane(ctx, bed.Config{Name: "broken", Console: console.New(t.Output())}); err == nil {

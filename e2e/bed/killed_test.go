@@ -42,7 +42,8 @@ func hold() error {
 
 // A program that is killed with its control plane up leaves no process, and the next run removes its folder.
 func TestKilled(t *testing.T) {
-	bedtest.ControlPlane(t, bed.Config{APIServerOnly: true}).Stop() // builds, and skips where it must
+	t.Parallel()
+	bedtest.Build(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

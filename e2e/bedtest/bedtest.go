@@ -15,6 +15,7 @@ import (
 	"github.com/nodedns/nodedns/e2e/bed"
 	"github.com/nodedns/nodedns/e2e/console"
 	"github.com/nodedns/nodedns/e2e/host"
+	"github.com/nodedns/nodedns/e2e/parts"
 )
 
 // Require skips the test, or fails it under REQUIRE_KERNEL=1, when reason is not nil.
@@ -29,14 +30,23 @@ func Require(t testing.TB, reason error) {
 	}
 }
 
-// ControlPlane starts a control plane that ends with the test. Short tests (-short) skip: the first start builds for
-// minutes.
-func ControlPlane(t testing.TB, cfg bed.Config) *bed.ControlPlane {
+// Build builds what a control plane is made of, for tests that start it themselves. Short tests (-short) skip: the first
+// build takes minutes.
+func Build(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a control plane is not for -short")
 	}
 	Require(t, host.Preflight(host.Needs{Root: true}))
+	if _, err := parts.Build(t.Context(), console.New(t.Output()), parts.ControlPlane()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ControlPlane starts a control plane that ends with the test.
+func ControlPlane(t testing.TB, cfg bed.Config) *bed.ControlPlane {
+	t.Helper()
+	Build(t)
 	if cfg.Console == nil {
 		cfg.Console = console.New(t.Output())
 	}

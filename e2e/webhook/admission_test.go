@@ -2,7 +2,10 @@ package webhook_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,12 +19,9 @@ import (
 )
 
 // What the webhook is for, and what must not happen, on a real API server.
-func TestAdmission(t *testing.T) {
-	c := newCluster(t, bed.Config{Name: "admission", Audit: true}, "self-managed")
-	c.namespace("shop", enabled(), nil)
+func admission(t *testing.T, c *cluster) {
 	c.namespace("plain", nil, nil)
 	c.namespace("out", map[string]string{injectLabel: "disabled"}, nil)
-	c.nodes(3)
 	hook := c.webhook("hook-a", 8443, "-cert-overlap=1s", "-replace-grace=0s").await()
 	c.untilInjected("shop")
 
@@ -117,6 +117,43 @@ func TestAdmission(t *testing.T) {
 		})
 		if out := c.kubectl("-n", "tuned", "run", "--image=none", "warned"); !strings.Contains(out, "want a number from 1 to 30") {
 			t.Errorf("no warning: %s", out)
+		}
+	})
+	t.Run("the example policy lets Pods be injected that a policy kept from the cache", func(t *testing.T) {
+		c.namespace("guarded", enabled(), nil)
+		deny := c.cp.Workspace().Path("deny.yaml")
+		if err := os.WriteFile(deny, []byte("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny}\nspec: {podSelector: {}, policyTypes: [Egress]}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.untilInjected("guarded")
+		c.kubectl("-n", "guarded", "apply", "-f", deny)
+		c.until("Pods to be left as they are", func(ctx context.Context) error {
+			p, err := c.dryRun(ctx, "guarded")
+			if err == nil && injected(p) {
+				err = errors.New("one was injected")
+			}
+			return err
+		})
+		if out := c.kubectl("-n", "guarded", "run", "--image=none", "warned"); !strings.Contains(out, "a NetworkPolicy does not allow egress") {
+			t.Errorf("no warning: %s", out)
+		}
+		c.kubectl("-n", "guarded", "apply", "-f", manifests+"webhook/examples/network-policy.yaml")
+		c.untilInjected("guarded")
+	})
+	t.Run("the metrics of the alerts are there", func(t *testing.T) {
+		rules, err := os.ReadFile(manifests + "monitoring/rules.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := hook.metrics()
+		names := regexp.MustCompile(`nodedns_webhook_[a-z_]+`).FindAllString(string(rules), -1)
+		for _, name := range names {
+			if !strings.Contains(text, "\n"+name+" ") {
+				t.Errorf("%s is not exported", name)
+			}
+		}
+		if len(names) < 5 {
+			t.Errorf("only %d metrics in the rules", len(names))
 		}
 	})
 	t.Run("the audit log has the reason", func(t *testing.T) {

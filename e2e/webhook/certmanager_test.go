@@ -27,11 +27,12 @@ import (
 // cert-manager's own controllers and CA injector make of our manifests what the webhook needs, and renew certificate and
 // CA under continuous admission without a failed call. Two replicas read their files as from a mounted Secret.
 func TestCertManager(t *testing.T) {
+	t.Parallel()
 	bin, err := parts.Build(t.Context(), console.New(t.Output()), []parts.Part{{Name: "certmanager", Module: "certmanager", Package: ".", Cold: 3 * time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newClusterWith(t, bed.Config{Name: "certmanager"}, func(c *cluster) {
+	c := newClusterWith(t, bed.Config{Name: "certmanager", APIServerOnly: true}, func(c *cluster) {
 		module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager").Output()
 		if err != nil {
 			t.Fatalf("finding cert-manager's resource definitions: %v", err)
@@ -43,7 +44,8 @@ func TestCertManager(t *testing.T) {
 			c.kubectl("apply", "--server-side", "-f", filepath.Join(strings.TrimSpace(string(module)), "deploy/crds/acme.cert-manager.io_"+kind+".yaml"))
 		}
 		c.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-	}, "cert-manager")
+		c.kubectl("apply", "-k", manifests+"cert-manager")
+	})
 	c.namespace("shop", enabled(), nil)
 	c.nodes(2)
 	c.namespace("kube-system", nil, nil)
@@ -79,7 +81,7 @@ func TestCertManager(t *testing.T) {
 	}
 	before := c.failOpen()
 	tr := c.traffic("shop", 50*time.Millisecond)
-	for _, name := range []string{"nodedns-webhook", "nodedns-webhook-ca", "nodedns-webhook", "nodedns-webhook-ca"} {
+	for i, name := range []string{"nodedns-webhook", "nodedns-webhook-ca", "nodedns-webhook", "nodedns-webhook-ca"} {
 		bundle := c.bundle()
 		c.renew(client, name)
 		t.Logf("%s is renewed", name)
@@ -91,14 +93,27 @@ func TestCertManager(t *testing.T) {
 				return nil
 			})
 		}
-		time.Sleep(6 * time.Second) // the slower replica has its files by then
+		for _, r := range []*replica{a, b} {
+			c.until(r.name+" to serve the new certificate", func(context.Context) error {
+				if n, want := r.takenUp(), 2+i/2; n < want {
+					return fmt.Errorf("it has taken up %d, want %d", n, want)
+				}
+				return nil
+			})
+		}
+		time.Sleep(2 * time.Second) // 40 calls with the new, for both
 	}
 	tr.wantClean(t, before)
 	for _, r := range []*replica{a, b} {
-		if n := strings.Count(host.Tail(c.cp.Workspace().Path(r.name+".log"), 100_000), "serving certificate taken up"); n != 3 {
+		if n := r.takenUp(); n != 3 {
 			t.Errorf("%s took up %d certificates, want the first and two renewed", r.name, n)
 		}
 	}
+}
+
+// takenUp is how many serving certificates the replica has had, by its log.
+func (r *replica) takenUp() int {
+	return strings.Count(host.Tail(r.c.cp.Workspace().Path(r.name+".log"), 100_000), "serving certificate taken up")
 }
 
 // renew asks cert-manager for a new certificate, as its command line tool does, and waits for it.

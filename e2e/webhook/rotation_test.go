@@ -3,8 +3,15 @@ package webhook_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"math/big"
 	"os"
 	"strings"
 	"syscall"
@@ -17,14 +24,15 @@ import (
 	"github.com/nodedns/nodedns/e2e/host"
 )
 
-// short lives of certificates: the CA is replaced after 40 to 50 s, a certificate after 20 s.
+// short lives of certificates: the CA is replaced after 20 to 30 s, a certificate after 8 s.
 func shortLives() []string {
-	return []string{"-ca-duration=60s", "-cert-duration=30s", "-cert-overlap=5s", "-shutdown-delay=3s"}
+	return []string{"-ca-duration=30s", "-cert-duration=12s", "-cert-overlap=3s", "-shutdown-delay=2s"}
 }
 
 // W03: leaf and CA are replaced under continuous admission, two replicas serve, and no call fails; the Secret may be
 // deleted or corrupted, and replicas may be replaced.
 func TestW03RotationUnderAdmission(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, bed.Config{Name: "rotation"}, "self-managed")
 	c.namespace("shop", enabled(), nil)
 	c.nodes(2)
@@ -49,7 +57,7 @@ func TestW03RotationUnderAdmission(t *testing.T) {
 	tr := c.traffic("shop", 50*time.Millisecond)
 	secrets := c.client.CoreV1().Secrets(ownNamespace)
 	settle := func() { // the new CA is known, its certificates are taken up, and the other endpoint has had its turn
-		time.Sleep(8 * time.Second)
+		time.Sleep(5 * time.Second)
 	}
 
 	t.Log("the Secret is deleted")
@@ -75,8 +83,9 @@ func TestW03RotationUnderAdmission(t *testing.T) {
 	changed("a CA after the old one aged")
 	settle()
 	t.Log("one replica after the other is replaced")
-	for _, old := range []*replica{a, b} {
-		next := c.webhook(old.name+"-next", old.port+100, shortLives()...).await()
+	nextA, nextB := c.webhook("hook-a-next", 8543, shortLives()...), c.webhook("hook-b-next", 9543, shortLives()...)
+	for _, turn := range [][2]*replica{{a, nextA}, {b, nextB}} {
+		old, next := turn[0], turn[1].await()
 		if err := old.process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +101,85 @@ func TestW03RotationUnderAdmission(t *testing.T) {
 	c.noKeysInLogs()
 }
 
-// What takes the trust or the webhook away costs injections for a moment, never a Pod, and mends itself.
-func TestDisturbedUnderAdmission(t *testing.T) {
-	c := newCluster(t, bed.Config{Name: "disturbed"}, "self-managed")
+// replaceCA puts a CA into the Secret as a replica would make it whose clock is ahead of the API server's.
+func (c *cluster) replaceCA(t *testing.T, ahead time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now().Add(ahead)
+	template := &x509.Certificate{SerialNumber: big.NewInt(begin.UnixNano()), Subject: pkix.Name{CommonName: "nodedns-webhook-ca"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: begin, NotAfter: begin.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := c.client.CoreV1().Secrets(ownNamespace).Get(t.Context(), "nodedns-webhook-ca", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	secret.Data = map[string][]byte{"tls.crt": certificate, "ca.crt": certificate, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
+	if _, err := c.client.CoreV1().Secrets(ownNamespace).Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Both leave a control plane as they found it.
+func TestDisturbances(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, bed.Config{Name: "disturbances"}, "self-managed")
 	c.namespace("shop", enabled(), nil)
-	c.nodes(2)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{
+		{"trust or replicas are taken away", disturbedUnderAdmission},
+		{"a CA is made by a clock that is ahead", clockAhead},
+		{"the API server restarts", apiServerRestart},
+		{"the watches break while Pods are still reviewed", outage},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c.under(t).nodes(2)
+			test.run(t, c)
+		})
+	}
+}
+
+// A CA that is not valid yet, by the API server's clock and the replicas', is trusted at once and served under once it is
+// valid: no call fails.
+func clockAhead(t *testing.T, c *cluster) {
+	flags := []string{"-cert-overlap=2s"}
+	a, b := c.webhook("ahead-a", 8443, flags...), c.webhook("ahead-b", 9443, flags...)
+	a.await()
+	b.await()
+	c.untilInjected("shop")
+	before := c.failOpen()
+	tr := c.traffic("shop", 50*time.Millisecond)
+	begin := time.Now()
+	c.replaceCA(t, 6*time.Second)
+	for _, r := range []*replica{a, b} {
+		c.until(r.name+" to serve under the new CA", func(context.Context) error {
+			if n := r.takenUp(); n < 2 {
+				return fmt.Errorf("it has taken up %d certificates", n)
+			}
+			return nil
+		})
+	}
+	if took := time.Since(begin); took < 6*time.Second {
+		t.Errorf("served under a CA %s before it was valid", 6*time.Second-took)
+	}
+	time.Sleep(time.Second) // some calls with it
+	tr.wantClean(t, before)
+}
+
+// What takes the trust or the webhook away costs injections for a moment, never a Pod, and mends itself.
+func disturbedUnderAdmission(t *testing.T, c *cluster) {
 	flags := []string{"-cert-overlap=2s"}
 	a, b := c.webhook("hook-a", 8443, flags...).await(), c.webhook("hook-b", 9443, flags...).await()
 	c.untilInjected("shop")
@@ -112,7 +195,7 @@ func TestDisturbedUnderAdmission(t *testing.T) {
 			return nil
 		})
 		c.untilInjected("shop")
-		c.kubectl("apply", "-k", "../../manifests/self-managed")
+		c.kubectl("apply", "-k", manifests+"self-managed")
 		if c.bundle() == "" {
 			t.Error("an apply of the same manifests clears the caBundle")
 		}
@@ -148,10 +231,7 @@ func TestDisturbedUnderAdmission(t *testing.T) {
 
 // An API server that restarts finds the webhook as it was; while it is away the webhook says that it decides by what it
 // last knew.
-func TestAPIServerRestart(t *testing.T) {
-	c := newCluster(t, bed.Config{Name: "restart"}, "self-managed")
-	c.namespace("shop", enabled(), nil)
-	c.nodes(2)
+func apiServerRestart(t *testing.T, c *cluster) {
 	hook := c.webhook("hook-a", 8443, "-cert-overlap=2s", "-replace-grace=0s").await()
 	c.untilInjected("shop")
 

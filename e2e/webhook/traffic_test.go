@@ -22,7 +22,8 @@ type traffic struct {
 }
 
 func (c *cluster) traffic(namespace string, every time.Duration) *traffic {
-	ctx, cancel := context.WithCancel(c.t.Context())
+	whole := c.t.Context()
+	ctx, cancel := context.WithCancel(whole)
 	tr := &traffic{c: c, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(tr.done)
@@ -35,7 +36,7 @@ func (c *cluster) traffic(namespace string, every time.Duration) *traffic {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				calls.Go(func() { tr.one(c.t.Context(), namespace) }) // one that has begun is finished
+				calls.Go(func() { tr.one(whole, namespace) }) // one that has begun is finished
 			}
 		}
 	}()
