@@ -149,6 +149,7 @@ func (p *process) newWeb(m metrics) {
 	p.web = &web{
 		proof:   &proof{server: p.server, name: p.reload.builder.nonce},
 		servers: ops.NewServers(p.log, m.process), all: m.registry, setup: setup, setupAt: p.o.metricsListen,
+		rules: p.o.setupRules, leave: p.o.teardown,
 	}
 	p.web.say("starting")
 	p.reload.web = p.web

@@ -116,6 +116,10 @@ func TestNodeLifecycle(t *testing.T) {
 			t.Errorf("/ready lacks %q:\n%s", want, ready)
 		}
 	}
+	// The answer of /ready to who needs the backstop to last: not outside IPVS.
+	if lasting := page("169.254.25.10:8181", "/ready?need=backstop"); !strings.Contains(lasting, "503 ") || !strings.Contains(lasting, "no lasting backstop with kube-proxy mode iptables") {
+		t.Errorf("/ready?need=backstop:\n%s", lasting)
+	}
 	for _, addr := range []string{"169.254.25.10:53", "10.96.0.10:53"} {
 		for _, network := range []string{"udp", "tcp"} {
 			if got := ask(t.Context(), addr, network, "a.test"); got != "192.0.2.7" {

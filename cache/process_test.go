@@ -44,6 +44,12 @@ func TestReferenceCorefile(t *testing.T) {
 	if status, body := get(t, "http://127.0.0.1:"+health+"/ready"); status != 200 || !strings.Contains(body, "serves: 127.0.0.1:"+port) {
 		t.Errorf("/ready: %d %s", status, body)
 	}
+	if status, body := get(t, "http://127.0.0.1:"+health+"/ready?need=backstop"); status != 503 || !strings.HasPrefix(body, "not ready: no backstop: ") {
+		t.Errorf("/ready?need=backstop without a node: %d %s", status, body)
+	}
+	if status, body := get(t, "http://127.0.0.1:"+health+"/ready?need=more"); status != 400 || !strings.Contains(body, "there is need=backstop") {
+		t.Errorf("/ready?need=more: %d %s", status, body)
+	}
 	series := `coredns_cache_hits_total{server="dns://127.0.0.1:` + port + `",type="success",view="",zones="cluster.local."}`
 	if got := metric(t, "127.0.0.1:"+prom, series); got != "1" {
 		t.Errorf("%s = %q, want 1", series, got)

@@ -56,6 +56,8 @@ func reachable(a netip.Addr) netip.Addr {
 type web struct {
 	proof    *proof
 	node     *node.Node // nil when no node is set up
+	rules    bool       // the node is to have rules
+	leave    node.Leave // what stays of them at exit
 	servers  *ops.Servers
 	all      *prometheus.Registry
 	setup    *prometheus.Registry // the incumbent's own metrics, for -metrics-listen-address
@@ -68,7 +70,10 @@ type web struct {
 // have no ready.
 func (w *web) set(cfg *corefile.Config) {
 	alive := ops.Once(w.proof.Prove, 500*time.Millisecond)
-	health, ready := ops.HealthHandler(alive), ops.ReadyHandler(func(ctx context.Context) []string { return w.reasons(ctx, alive) }, w.details)
+	health := ops.HealthHandler(alive)
+	ready := w.needing(
+		ops.ReadyHandler(func(ctx context.Context) []string { return w.reasons(ctx, alive) }, w.details),
+		ops.ReadyHandler(func(ctx context.Context) []string { return append(w.reasons(ctx, alive), w.lasting()...) }, w.details))
 	var eps []ops.Endpoint
 	rate := 0
 	for _, b := range cfg.Blocks {

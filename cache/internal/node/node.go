@@ -229,6 +229,9 @@ func (n *Node) setInService(yes bool) {
 	}
 }
 
+// Problems lists the steps of setting up the node that do not succeed at present.
+func (n *Node) Problems() []string { return n.problems.list() }
+
 // Status is one line for people: mode, flavour, guard level, in service or not, problems.
 func (n *Node) Status() string {
 	level, list := n.Level(), n.problems.list()
