@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodedns/nodedns/webhook/internal/poddns"
+	"github.com/nodedns/nodedns/webhook/internal/readiness"
 )
 
 // agreement compares what the MutatingWebhookConfiguration lets the API server ask with what the flags promise: a Pod
@@ -24,6 +25,7 @@ import (
 type agreement struct {
 	o        options
 	client   kubernetes.Interface
+	unproven func() int // nodes whose cache does not prove its backstop
 	log      *slog.Logger
 	problems atomic.Int64
 	said     []string
@@ -41,7 +43,7 @@ func (a *agreement) keep(ctx context.Context) error {
 		case err != nil:
 			a.log.Debug("webhook configuration not read", "error", err)
 		default:
-			a.say(problems)
+			a.say(append(problems, a.caches()...))
 		}
 		select {
 		case <-ctx.Done():
@@ -49,6 +51,15 @@ func (a *agreement) keep(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// caches says what keeps -fallback-nameserver=auto from leaving out the second nameserver.
+func (a *agreement) caches() []string {
+	if a.o.policy().Fallback != poddns.FallbackAuto || a.unproven() == 0 {
+		return nil
+	}
+	return []string{"-fallback-nameserver=auto leaves the second nameserver in, for the readiness probe of some caches does not ask for " + readiness.BackstopProof +
+		": add the component manifests/webhook/fallback-auto"}
 }
 
 func (a *agreement) say(problems []string) {

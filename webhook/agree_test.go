@@ -99,3 +99,19 @@ func TestDisagreementIsSaidOnce(t *testing.T) {
 		t.Errorf("%d problems, log:\n%s", a.problems.Load(), log.String())
 	}
 }
+
+// The flag alone does not leave the second nameserver out; what is missing is said.
+func TestAutoWithoutItsProofIsSaid(t *testing.T) {
+	for flags, want := range map[string]map[int]int{"": {0: 0, 3: 0}, "-fallback-nameserver=auto": {0: 0, 3: 1}} {
+		o, err := parse(strings.Fields(flags), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for unproven, problems := range want {
+			a := &agreement{o: o, unproven: func() int { return unproven }}
+			if got := a.caches(); len(got) != problems || problems > 0 && !strings.Contains(got[0], "fallback-auto") {
+				t.Errorf("flags %q with %d nodes unproven: %q", flags, unproven, got)
+			}
+		}
+	}
+}

@@ -10,12 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How many connections are held for reviews. An API server needs one or two: it sends its calls side by side over each.
-// The port is open to every Pod of most clusters, and each connection takes memory before it has said anything.
+// How many connections each port holds. An API server needs one or two: it sends its calls side by side over each. The
+// ports are open to every Pod of most clusters, and each connection takes memory before it has said anything.
 const (
 	mostConnections   = 128
 	mostFromOneSource = 32
-	// streamsPerConnection is how many calls run side by side over one.
+	// streamsPerConnection is how many reviews run side by side over one.
 	streamsPerConnection = 100
 	// streamBuffer is what may have arrived of bodies and not been read, for each connection.
 	streamBuffer = 256 << 10

@@ -47,7 +47,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	agreement := &agreement{o: o, client: client, log: log}
+	agreement := &agreement{o: o, client: client, unproven: func() int { return picture.tracker.Summary().Unproven }, log: log}
 	registerState(registry, picture, source, agreement)
 	handler, err := admit.New(admit.Config{Policy: o.policy()}, o.sources(picture, events), log, admit.NewMetrics(registry))
 	if err != nil {

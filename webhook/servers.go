@@ -56,7 +56,7 @@ func servers(o options, handler http.Handler, registry *prometheus.Registry, sou
 	}
 	if o.metricsAddress != "" {
 		mux := http.NewServeMux()
-		mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+		mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 		set.plain = append(set.plain, plainServer(o.metricsAddress, mux))
 	}
 	if o.probeAddress != "" {
@@ -105,9 +105,8 @@ func runServers(ctx context.Context, o options, set serverSet, log *slog.Logger)
 			}
 			return fmt.Errorf("listening on %s: %w", server.Addr, err)
 		}
-		listeners = append(listeners, listener)
+		listeners = append(listeners, newConnectionLimit(listener, set.refused, log))
 	}
-	listeners[0] = newConnectionLimit(listeners[0], set.refused, log)
 	var group errgroup.Group
 	failed, fail := context.WithCancel(ctx)
 	defer fail()

@@ -33,20 +33,23 @@ func hostileClients(t *testing.T, c *cluster) {
 	var attackers sync.WaitGroup
 	for i, attack := range []struct {
 		what  string
+		port  int    // from the first
 		alpn  string // empty: no TLS
 		sends string
 	}{
-		{"nothing", "", ""},
-		{"half a handshake", "", "\x16\x03\x01\x02"},
-		{"HTTP without TLS", "", "GET / HTTP/1.1\r\n\r\n"},
-		{"half a header", "http/1.1", "POST /mutate HTTP/1.1\r\nHost: x\r\nX: "},
-		{"a header without end", "http/1.1", "POST /mutate HTTP/1.1\r\nX: " + strings.Repeat("x", 1<<20)},
-		{"half a body", "http/1.1", header(len(big)) + big[:len(big)/2]},
-		{"large reviews", "http/1.1", header(len(big)) + big},
-		{"garbage for HTTP/2", "h2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("\xff", 4096)},
+		{"nothing", 0, "", ""},
+		{"half a handshake", 0, "", "\x16\x03\x01\x02"},
+		{"HTTP without TLS", 0, "", "GET / HTTP/1.1\r\n\r\n"},
+		{"half a header", 0, "http/1.1", "POST /mutate HTTP/1.1\r\nHost: x\r\nX: "},
+		{"a header without end", 0, "http/1.1", "POST /mutate HTTP/1.1\r\nX: " + strings.Repeat("x", 1<<20)},
+		{"half a body", 0, "http/1.1", header(len(big)) + big[:len(big)/2]},
+		{"large reviews", 0, "http/1.1", header(len(big)) + big},
+		{"half a header for the metrics", 1, "", "GET /metrics HTTP/1.1\r\nHost: x\r\nX: "},
+		{"half a header for the probes", 2, "", "GET /readyz HTTP/1.1\r\nHost: x\r\nX: "},
+		{"garbage for HTTP/2", 0, "h2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("\xff", 4096)},
 	} {
 		for range 40 {
-			attackers.Go(func() { c.attack(t, hook.port, byte(10+i), attack.what, attack.alpn, attack.sends) })
+			attackers.Go(func() { c.attack(t, hook.port+attack.port, byte(10+i), attack.what, attack.alpn, attack.sends) })
 		}
 	}
 	attackers.Wait()
