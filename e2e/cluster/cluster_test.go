@@ -39,6 +39,7 @@ func TestCluster(t *testing.T) {
 		return
 	}
 	t.Run("Clients", func(t *testing.T) { testClients(t, env) })
+	t.Run("BackstopProven", func(t *testing.T) { testBackstopProven(t, env) })
 	t.Run("NotInjected", func(t *testing.T) { testNotInjected(t, env) })
 	t.Run("CacheAway", func(t *testing.T) { testCacheAway(t, env) })
 }

@@ -40,6 +40,17 @@ func testClients(t *testing.T, env *cluster.Env) {
 	}
 }
 
+// testBackstopProven: with kube-proxy in IPVS mode a cache that is ready proves, when asked, that its backstop lasts; it is
+// what the webhook's -fallback-nameserver=auto waits for.
+func testBackstopProven(t *testing.T, env *cluster.Env) {
+	for _, node := range env.Nodes {
+		out, err := node.Agent.Run(t.Context(), "busybox", "wget", "-q", "-O", "-", "http://"+cluster.LocalIP+":8181/ready?need=backstop")
+		if err != nil || !strings.HasPrefix(out, "OK\n") {
+			t.Errorf("%s: %q, %v", node.Name, out, err)
+		}
+	}
+}
+
 // testNotInjected: Pods in a namespace without the label, and Pods that opt out in one with it, stay as they are.
 func testNotInjected(t *testing.T, env *cluster.Env) {
 	if err := env.CreateNamespace(t.Context(), "plain", nil); err != nil {
