@@ -87,9 +87,13 @@ func serve(ctx context.Context, o *options, env environment) error {
 	if err != nil {
 		return err
 	}
+	if err := p.foresee(mode, cfg); err != nil {
+		return err
+	}
 	if err := p.newNode(mode, cfg, m.node); err != nil {
 		return err
 	}
+	p.log.Info("starting", "version", versionText(), "corefile", cfg.Blocks[0].Pos.File, "kube_proxy", mode, "local", o.localIPs, "cluster_dns", p.cluster.dns)
 	return p.run(ctx, cfg)
 }
 
@@ -110,18 +114,21 @@ func (p *process) mode(ctx context.Context) (node.Mode, error) {
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for said := false; ; {
+	var reason error // the last one that is not only the end of the wait
+	for {
 		mode, err := node.DetectMode(ctx, p.o.modeAt)
 		if err == nil {
 			return mode, nil
 		}
-		if !said {
-			said = true
+		if reason == nil {
 			p.log.Warn("waiting for kube-proxy", "error", err, "most", p.o.wait)
+		}
+		if reason == nil || ctx.Err() == nil {
+			reason = err
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("-mode=auto: %w (%w)", err, ctx.Err())
+			return "", fmt.Errorf("-mode=auto, within %s (-wait): %w (%w)", p.o.wait, reason, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -141,6 +148,30 @@ func (p *process) dropClusterIPs(mode node.Mode) {
 		p.log.Warn("the ClusterIP of the cluster DNS is not bound: with kube-proxy in IPVS mode it belongs to kube-ipvs0", "localip", p.o.localIPs, "kept", kept)
 	}
 	p.o.localIPs = kept
+}
+
+// foresee refuses what would fail later, when the node is set up in part.
+func (p *process) foresee(mode node.Mode, cfg *corefile.Config) error {
+	if p.o.pidFile != "" {
+		if err := tryPID(p.o.pidFile); err != nil {
+			return err
+		}
+	}
+	if !p.o.managesNode() {
+		return nil
+	}
+	for _, a := range p.o.localIPs {
+		if !a.IsPrivate() && !a.IsLinkLocalUnicast() && !a.IsLoopback() {
+			p.log.Warn("-localip names a public address: from this node nobody else is reached there any more", "address", a)
+		}
+	}
+	b := p.reload.builder
+	b.ifaceName = p.o.interfaceName
+	steered := steeredTo(p.o, mode, p.cluster)
+	for _, at := range steered {
+		b.own = append(b.own, at.Addr())
+	}
+	return b.covers(cfg, steered)
 }
 
 func (p *process) newWeb(m metrics) {

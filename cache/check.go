@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 	"github.com/nodedns/nodedns/cache/internal/listen"
@@ -17,8 +17,8 @@ import (
 // check validates a Corefile and prints what it means. It binds and asks nothing. A placeholder whose value is only known on
 // a node stays in the text.
 func check(o *options, env environment) error {
-	if len(o.args) != 1 {
-		return errors.New("check needs one argument, the Corefile")
+	if len(o.args) != 1 || strings.HasPrefix(o.args[0], "-") {
+		return fmt.Errorf("check takes the flags and then one argument, the Corefile; got %q", o.args)
 	}
 	name := o.args[0]
 	text, err := os.ReadFile(name)
@@ -33,9 +33,12 @@ func check(o *options, env environment) error {
 	}
 	opts := corefileOptions(o, o.mode, c, env)
 	opts.KeepUnknown = true
-	src := &source{log: slog.New(slog.NewTextHandler(env.stderr, nil)), kubeDNS: o.kubeDNSDir, noted: make(map[string]string),
+	src := &source{log: slog.New(slog.DiscardHandler), kubeDNS: o.kubeDNSDir, noted: make(map[string]string),
 		metrics: ops.NewMetrics(nil, ops.Build{}, nil)}
 	opts.KubeDNS = src.readKubeDNS()
+	if err := src.complaints(); err != nil {
+		return err
+	}
 	cfg, err := corefile.Parse(name, string(text), opts)
 	if err != nil {
 		return err
@@ -46,8 +49,29 @@ func check(o *options, env environment) error {
 	if err := tryBuild(cfg, env); err != nil {
 		return err
 	}
+	if err := checkCoverage(o, c, cfg, env); err != nil {
+		return err
+	}
 	_, err = fmt.Fprint(env.stdout, cfg)
 	return err
+}
+
+// checkCoverage refuses what a start with the same flags would refuse. Of -mode=auto nothing is known here, so the ClusterIPs
+// count only with a mode. The interface itself need not exist.
+func checkCoverage(o *options, c cluster, cfg *corefile.Config, env environment) error {
+	steered := steeredTo(o, o.mode, c)
+	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
+	b.ifaceName = o.interfaceName
+	for _, at := range steered {
+		b.own = append(b.own, at.Addr())
+	}
+	b.interfaces = anyInterface
+	return b.covers(cfg, steered)
+}
+
+// anyInterface stands for an interface of the node, which may not exist where a Corefile is checked.
+func anyInterface(string) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 }
 
 // tryBuild makes the parts of cfg and throws them away: some mistakes show only there. Interfaces need not exist here, and
@@ -73,7 +97,7 @@ func tryBuild(cfg *corefile.Config, env environment) error {
 	}
 	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
 	b.limitsOf = func() listen.Config { return listen.Config{} }
-	b.interfaces = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil }
+	b.interfaces = anyInterface
 	r, err := b.build(&probe, nil)
 	if err != nil {
 		return err

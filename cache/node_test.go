@@ -171,7 +171,7 @@ func TestN14NodePortHeld(t *testing.T) {
 }
 
 // TestSteeredAddressNotServed: a Corefile that does not bind an address to which the rules would lead questions ends the
-// start before they do. The backstop of 169.254.25.10 may stay, for Pods that have the address already.
+// start before anything on the node is touched.
 func TestSteeredAddressNotServed(t *testing.T) {
 	nodeNamespace(t)
 	c := launchOnNode(t, strings.Replace(nodeCorefile, " __PILLAR__DNS__SERVER__", "", 1))
@@ -181,11 +181,29 @@ func TestSteeredAddressNotServed(t *testing.T) {
 	if !strings.Contains(c.said(), "no server block of the Corefile binds 10.96.0.10:53") {
 		t.Errorf("message: %s", c.said())
 	}
-	if r := rules(t); strings.Contains(r, "10.96.0.10") {
-		t.Errorf("rules of the ClusterIP are left behind:\n%s", r)
+	untouched(t)
+}
+
+// TestPIDFileCannotBeWritten: that too is found out before the node is touched.
+func TestPIDFileCannotBeWritten(t *testing.T) {
+	nodeNamespace(t)
+	c := launchOnNode(t, nodeCorefile, "-pidfile", filepath.Join(t.TempDir(), "missing", "pid"))
+	if code := c.exits(); code != 1 || !strings.Contains(c.said(), "-pidfile") {
+		t.Errorf("exit code %d: %s", code, c.said())
 	}
-	if addrs, err := exec.Command("ip", "addr").Output(); err != nil || strings.Contains(string(addrs), "10.96.0.10") {
-		t.Errorf("the ClusterIP is left behind: %v\n%s", err, addrs)
+	untouched(t)
+}
+
+// untouched fails the test if anything of the cache is on the node.
+func untouched(t *testing.T) {
+	t.Helper()
+	if r := rules(t); r != "" {
+		t.Errorf("rules are left behind:\n%s", r)
+	}
+	for _, args := range [][]string{{"addr"}, {"route", "show", "table", "local"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil || strings.Contains(string(out), "169.254.25.10") || strings.Contains(string(out), "10.96.0.10") {
+			t.Errorf("an address is left behind: %v\n%s", err, out)
+		}
 	}
 }
 

@@ -180,6 +180,46 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckKnowsTheNode: check refuses what a start with the same flags would refuse.
+func TestCheckKnowsTheNode(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "Corefile")
+	env := environment{lookup: vars(), stdout: io.Discard, stderr: io.Discard}
+	check := func(args ...string) string {
+		if err := run(t.Context(), append(append([]string{"check"}, args...), file), env); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	write(t, file, ". {\nbind 127.0.0.1\nforward . 192.0.2.1\n}\n")
+	if got := check(); !strings.Contains(got, "no server block of the Corefile binds 169.254.25.10:53,") {
+		t.Errorf("the local address is not bound: %q", got)
+	}
+	if got := check("-localip=127.0.0.1"); got != "" {
+		t.Error(got)
+	}
+	if got := check("-localip=127.0.0.1", "-cluster-dns=10.96.0.10", "-mode=nftables"); !strings.Contains(got, "binds 10.96.0.10:53,") {
+		t.Errorf("the ClusterIP is not bound: %q", got)
+	}
+	if got := check("-localip=127.0.0.1", "-cluster-dns=10.96.0.10", "-mode=ipvs"); got != "" {
+		t.Error(got)
+	}
+	if got := check("-setupinterface=false", "-setupiptables=false"); got != "" {
+		t.Errorf("without a node to set up: %s", got)
+	}
+	write(t, file, ". {\nbind nodelocaldns\nforward . 192.0.2.9\n}\n")
+	if got := check(); got != "" {
+		t.Errorf("bound by the name of the interface: %s", got)
+	}
+	write(t, filepath.Join(dir, "stubDomains"), "{")
+	if got := check("-kubednscm=" + dir); !strings.Contains(got, "stubDomains") {
+		t.Errorf("stub domains that are no JSON: %q", got)
+	}
+	if err := run(t.Context(), []string{"check", file, "-mode=ipvs"}, env); err == nil || !strings.Contains(err.Error(), "the flags and then one argument") {
+		t.Errorf("flags after the file: %v", err)
+	}
+}
+
 // TestC07LastGood: while a value of the ConfigMap is no JSON the last good version stays; the error is counted once, however
 // often the files are looked at.
 func TestC07LastGood(t *testing.T) {

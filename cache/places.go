@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 	"github.com/nodedns/nodedns/cache/internal/listen"
+	"github.com/nodedns/nodedns/cache/internal/node"
 )
 
 // places gives the addresses and ports of each block.
@@ -28,6 +30,49 @@ func (b *builder) places(cfg *corefile.Config) ([]map[netip.AddrPort]bool, error
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// steeredTo lists the addresses to which the rules of the node will lead questions, as far as flags and environment tell.
+func steeredTo(o *options, mode node.Mode, c cluster) []netip.AddrPort {
+	if !o.managesNode() {
+		return nil
+	}
+	addrs := slices.Clone(o.localIPs)
+	if mode != node.IPVS && mode != "" {
+		addrs = append(addrs, c.dns...)
+	}
+	var out []netip.AddrPort
+	for _, a := range addrs {
+		out = append(out, netip.AddrPortFrom(a, o.dnsPort))
+	}
+	return out
+}
+
+// covers returns an error if cfg leaves out an address to which questions are led. It looks at the text alone, so that a
+// Corefile of another node is refused before anything is touched.
+func (b *builder) covers(cfg *corefile.Config, steered []netip.AddrPort) error {
+	blocks, err := b.places(cfg)
+	if err != nil {
+		return err
+	}
+	return unserved(steered, func(at netip.AddrPort) bool {
+		return slices.ContainsFunc(blocks, func(places map[netip.AddrPort]bool) bool { return places[at] })
+	})
+}
+
+// unserved returns an error that names the steered addresses which nobody serves.
+func unserved(steered []netip.AddrPort, served func(netip.AddrPort) bool) error {
+	var missing []string
+	for _, at := range steered {
+		if !served(at) {
+			missing = append(missing, at.String())
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions would go: add it to bind, or take it out of -localip or -cluster-dns",
+		strings.Join(missing, " and "))
 }
 
 // addrs gives the addresses a block binds. A block that binds all addresses binds the node's own one by one besides: the

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -131,17 +130,10 @@ func (r *running) places() []netip.AddrPort {
 // serves returns an error if r leaves out an address to which questions are led: they would be refused there, and nothing
 // would tell that they are.
 func (r *running) serves(steered []netip.AddrPort) error {
-	var missing []string
-	for _, at := range steered {
-		if _, ok := r.endpoints[at]; !ok {
-			missing = append(missing, at.String())
-		}
-	}
-	if missing == nil {
-		return nil
-	}
-	return fmt.Errorf("no server block of the Corefile binds %s, to which this node's questions would go: add it to bind, or take it out of -localip or -cluster-dns",
-		strings.Join(missing, " and "))
+	return unserved(steered, func(at netip.AddrPort) bool {
+		_, ok := r.endpoints[at]
+		return ok
+	})
 }
 
 func (s *server) start(l *listen.Endpoint, cfg listen.Config) *endpoint {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,6 +162,15 @@ func (s *source) once(key, text string, do func()) {
 		s.noted[key] = text
 		do()
 	}
+}
+
+// complaints are what is wrong with the ConfigMap kube-dns as last read; nil: nothing.
+func (s *source) complaints() error {
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(s.noted)) {
+		errs = append(errs, errors.New(s.noted[key]))
+	}
+	return errors.Join(errs...)
 }
 
 func (s *source) forget(key string) { delete(s.noted, key) }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodedns/nodedns/cache/internal/corefile"
+	"github.com/nodedns/nodedns/cache/internal/node"
 )
 
 // shortly bounds what must not hold up the end of the process.
@@ -40,6 +41,10 @@ func (p *process) run(ctx context.Context, cfg *corefile.Config) error {
 	}()
 	if err := p.takeNode(ctx); err != nil {
 		return err
+	}
+	cfg, err := p.dropUnserved(cfg)
+	if err != nil {
+		return p.giveUp(err)
 	}
 	g.Go(func() error { return p.web.servers.Run(web) })
 	if err := p.reload.load(cfg); err != nil {
@@ -85,7 +90,7 @@ func (p *process) takeNode(ctx context.Context) error {
 	if err := p.node.SetUp(ctx); err != nil {
 		return fmt.Errorf("setting up interface and addresses: %w", err)
 	}
-	p.reload.builder.own, p.reload.builder.ifaceName = p.node.Addrs(), p.o.interfaceName
+	p.reload.builder.own = p.node.Addrs()
 	for _, a := range p.node.Addrs() {
 		p.server.steered = append(p.server.steered, netip.AddrPortFrom(a, p.o.dnsPort))
 	}
@@ -174,7 +179,13 @@ func (p *process) tearDown(err error) error {
 			err = errors.Join(err, fmt.Errorf("clearing the node: %w", terr))
 		}
 	}
-	p.log.Info("stopped")
+	switch {
+	case err != nil: // main says why
+	case p.node == nil || p.o.teardown == node.LeaveAll:
+		p.log.Info("stopped")
+	default:
+		p.log.Info("stopped; addresses and backstop stay for Pods that have the address, until nodedns-cache cleanup")
+	}
 	return err
 }
 

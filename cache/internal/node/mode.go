@@ -43,7 +43,7 @@ func DetectMode(ctx context.Context, at []string) (Mode, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("%w (%w): say it with the flag for the proxy mode, or give kube-proxy's metricsBindAddress", ErrNoMode, errors.Join(errs...))
+	return "", fmt.Errorf("%w (%w): say it with -mode, or give kube-proxy's metricsBindAddress with -kube-proxy", ErrNoMode, errors.Join(errs...))
 }
 
 func askMode(ctx context.Context, client *http.Client, url string) (Mode, error) {

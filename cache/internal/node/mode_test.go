@@ -73,7 +73,7 @@ func TestDetectMode(t *testing.T) {
 	for _, answer := range []string{"", "userspace", strings.Repeat("ipvs", 1000)} {
 		p.say(answer)
 		got, err := DetectMode(t.Context(), []string{p.addr})
-		if !errors.Is(err, ErrNoMode) || got != "" || !strings.Contains(err.Error(), "flag") {
+		if !errors.Is(err, ErrNoMode) || got != "" || !strings.Contains(err.Error(), "-mode") {
 			t.Errorf("answer %.20q: got %q, %v; want no guess and an error that says what to do", answer, got, err)
 		}
 	}
