@@ -78,7 +78,7 @@ func (n *Node) foreArm(ctx context.Context) {
 		if n.openTables(s) != nil {
 			continue
 		}
-		n.keepEndpoints()     // or the backstop a predecessor left would go until they are known
+		n.keepEndpoints(ctx)  // or the backstop a predecessor left would go until they are known
 		w := n.want(s, false) // no guard has been chosen: nothing of it steers
 		for _, t := range ourTables() {
 			if t.table == "nat" {
@@ -138,7 +138,7 @@ func (n *Node) armSide(ctx context.Context, s *side) error {
 	if err := n.openTables(s); err != nil {
 		errs = append(errs, err)
 	}
-	n.keepEndpoints()
+	n.keepEndpoints(ctx)
 	if s.level == 0 {
 		if err := n.problems.note(stepGuard, s.fam, n.chooseGuard(ctx, s)); err != nil {
 			errs = append(errs, err)

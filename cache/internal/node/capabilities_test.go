@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,20 +12,15 @@ import (
 // TestKernelCapabilities runs the cache with exactly the capabilities it needs, on a read-only root, and then without
 // each of them, which shows that none is one too many.
 func TestKernelCapabilities(t *testing.T) {
-	inKernelWithCache(t, func(t *testing.T, p place) {
-		mode, guard, needed := IPTables, LevelSocket, []string{"+net_admin", "+net_bind_service"}
-		if p.uml {
-			mode = IPVS
-		} else if p.flavour == NFT {
-			mode, guard = NFTables, LevelOwner
-		}
+	inKernelWithCache(t, settings(1, "ipvs", "nftables", "iptables-legacy"), func(t *testing.T, p place) {
+		needed := []string{"+net_admin", "+net_bind_service"}
 		if p.flavour == Legacy {
 			needed = append(needed, "+net_raw") // the legacy command opens a raw socket
 		}
-		r := newRig(t, p, mode, guard)
+		r := newRig(t, p)
 		r.caps = "-all," + strings.Join(needed, ",")
 		r.start(t)
-		for name, res := range r.during(t, r.target(), func() { time.Sleep(time.Second) }) {
+		for name, res := range r.during(t, r.raws(r.target()), func() { time.Sleep(time.Second) }) {
 			if name != baseline && (res.Failed > 0 || res.By[load.ByCache] == 0) {
 				t.Errorf("%s: %d of %d failed, answered by %v", name, res.Failed, res.Queries, res.By)
 			}
@@ -59,14 +53,4 @@ func TestKernelCapabilities(t *testing.T) {
 			})
 		}
 	})
-}
-
-// log is what the present process has written.
-func (r *rig) log(t *testing.T) []byte {
-	t.Helper()
-	b, err := os.ReadFile(r.logs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b[r.begun:]
 }

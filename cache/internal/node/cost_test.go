@@ -30,7 +30,7 @@ func foreignRules() string {
 // TestKernelKeeperCost measures what looking after the rules costs on a node with 20,000 foreign ones. The budget is 1 %
 // of a core: 10 ms a second.
 func TestKernelKeeperCost(t *testing.T) {
-	inKernel(t, func(t *testing.T, p place) {
+	inKernelAlone(t, func(t *testing.T, p place) {
 		if p.uml {
 			return // commands cost many times as much there, which says nothing about a node
 		}

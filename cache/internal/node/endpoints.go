@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,8 +32,9 @@ func (n *Node) targetsLocked(fam family) []netip.AddrPort {
 }
 
 // keepEndpoints reads the endpoints anew. Where there are none to be read, those last seen stay: a backstop that may be
-// out of date is better than none.
-func (n *Node) keepEndpoints() {
+// out of date is better than none. While none are known it waits for a busy xtables lock as long as ctx lets it: without
+// them the backstop of a predecessor would be taken away.
+func (n *Node) keepEndpoints(ctx context.Context) {
 	mode := n.Mode()
 	if mode == IPVS {
 		return
@@ -40,6 +42,15 @@ func (n *Node) keepEndpoints() {
 	for _, s := range n.sides {
 		for _, a := range s.fam.of(n.cfg.ClusterIP) {
 			found, err := n.readEndpoints(s, mode, netip.AddrPortFrom(a, 53))
+			if lockBusy(err) && n.knows(s.fam) {
+				continue // the next look sees what there is
+			}
+			if lockBusy(err) {
+				err = n.patiently(ctx, func() error {
+					found, err = n.readEndpoints(s, mode, netip.AddrPortFrom(a, 53))
+					return err
+				})
+			}
 			if n.problems.note(stepEndpoints, s.fam, err) != nil || len(found) == 0 {
 				continue
 			}
@@ -61,6 +72,13 @@ func (n *Node) keepEndpoints() {
 	}
 }
 
+// knows says whether endpoints of a family were ever seen.
+func (n *Node) knows(fam family) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.endpoints[fam]) > 0
+}
+
 func (n *Node) readEndpoints(s *side, mode Mode, to netip.AddrPort) ([]netip.AddrPort, error) {
 	if mode == NFTables {
 		return n.kernel.ProxyEndpoints(to)
@@ -79,7 +97,7 @@ func iptablesEndpoints(t tables, to netip.AddrPort) ([]netip.AddrPort, error) {
 	var out []netip.AddrPort
 	for depth := 0; depth < 4 && len(chains) > 0; depth++ {
 		lines, err := t.List("nat", chains)
-		if gone(err) || lockBusy(err) {
+		if gone(err) {
 			return out, nil // kube-proxy is at work: the next look sees what it made
 		}
 		if err != nil {

@@ -272,7 +272,7 @@ func (n *Node) keepProxy(ctx context.Context) {
 	defer n.work.Unlock()
 	if n.allowance.has(time.Now()) {
 		begin := cpuTime()
-		n.keepEndpoints()
+		n.keepEndpoints(ctx)
 		n.allowance.spend(cpuTime() - begin)
 	}
 }

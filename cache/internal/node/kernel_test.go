@@ -7,11 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -25,7 +25,7 @@ import (
 const (
 	placeVar = "NODE_TEST_PLACE" // set inside a namespace: the name of the place
 	umlVar   = "NODE_TEST_UML"   // set inside User-Mode Linux
-	cacheVar = "NODE_TEST_CACHE" // the cache's program, where it has been built already
+	stageVar = "NODE_TEST_STAGE" // the folder with the programs, where they have been built already
 )
 
 // place is where a kernel test runs.
@@ -34,8 +34,13 @@ type place struct {
 	flavour Flavour
 	kind    string // of link to make: a host's kernel may have no dummy
 	uml     bool
+	// Of tests that run the cache's program under load:
+	mode  Mode
+	guard Level // to be asked for, and to be had
+	lane  int   // which part of the test runs there
 }
 
+// places are those of tests that look at rules and links alone.
 func places() []place {
 	if os.Getenv(umlVar) != "" {
 		return []place{{name: "uml", flavour: Legacy, kind: kindOurs, uml: true}}
@@ -44,6 +49,40 @@ func places() []place {
 		{name: "nft", flavour: NFT, kind: "ifb"},
 		{name: "legacy", flavour: Legacy, kind: "ifb"},
 	}
+}
+
+// settings are those of tests that run the cache's program under load: kube-proxy's modes, and the iptables flavour beside
+// them; only those with the names, or all. lanes says in how many parts a test is cut, which run beside each other.
+func settings(lanes int, names ...string) []place {
+	base := []place{
+		{name: "nftables", flavour: NFT, kind: "ifb", mode: NFTables, guard: LevelOwner},
+		{name: "iptables-nft", flavour: NFT, kind: "ifb", mode: IPTables, guard: LevelOwner},
+		{name: "iptables-legacy", flavour: Legacy, kind: "ifb", mode: IPTables, guard: LevelSocket},
+	}
+	if os.Getenv(umlVar) != "" {
+		base = []place{
+			{name: "ipvs", flavour: Legacy, kind: kindOurs, uml: true, mode: IPVS, guard: LevelSocket},
+			{name: "iptables", flavour: Legacy, kind: kindOurs, uml: true, mode: IPTables, guard: LevelSocket},
+		}
+	}
+	var out []place
+	for _, p := range base {
+		if len(names) > 0 && !slices.Contains(names, p.name) {
+			continue
+		}
+		for p.lane = range lanes {
+			q := p
+			q.name = fmt.Sprintf("%s-%d", p.name, p.lane)
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// setting is the place's name without its lane.
+func (p place) setting() string {
+	name, _, _ := strings.Cut(p.name, "-"+strconv.Itoa(p.lane))
+	return name
 }
 
 func TestMain(m *testing.M) {
@@ -55,7 +94,12 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if os.Getenv(placeVar) == "" && os.Getenv(umlVar) == "" {
+			_ = os.RemoveAll(stageDir())
+		}
+		os.Exit(code)
+	}))
 }
 
 // furnish gives the namespace its own /run, and so its own xtables lock, and a loopback link.
@@ -77,24 +121,24 @@ func furnish() error {
 // none sees another's network.
 func inKernel(t *testing.T, body func(t *testing.T, p place)) {
 	t.Helper()
-	inKernelWith(t, body, true, func() []string { return nil })
+	inPlaces(t, places(), true, body)
 }
 
-// inKernelWithCache is inKernel for bodies that run the cache's program and count lost questions: one at a time, or they
-// would count each other's load.
-func inKernelWithCache(t *testing.T, body func(t *testing.T, p place)) {
+// inKernelAlone is inKernel for bodies that measure time: while they run, no other does.
+func inKernelAlone(t *testing.T, body func(t *testing.T, p place)) {
 	t.Helper()
-	inKernelWith(t, body, false, func() []string {
-		if os.Getenv(cacheVar) != "" {
-			return nil
-		}
-		return []string{cacheVar + "=" + buildCache(t, t.TempDir())}
-	})
+	inPlaces(t, places(), false, body)
 }
 
-func inKernelWith(t *testing.T, body func(t *testing.T, p place), beside bool, env func() []string) {
+// inKernelWithCache is inKernel for bodies that run the cache's program and count lost questions.
+func inKernelWithCache(t *testing.T, all []place, body func(t *testing.T, p place)) {
 	t.Helper()
-	for _, p := range places() {
+	inPlaces(t, all, true, body)
+}
+
+func inPlaces(t *testing.T, all []place, beside bool, body func(t *testing.T, p place)) {
+	t.Helper()
+	for _, p := range all {
 		if os.Getenv(placeVar) == p.name {
 			body(t, p)
 			return
@@ -104,38 +148,30 @@ func inKernelWith(t *testing.T, body func(t *testing.T, p place), beside bool, e
 		t.Parallel()
 	}
 	needRoot(t)
-	with := env()
-	for _, p := range places() {
+	for _, p := range all {
 		t.Run(p.name, func(t *testing.T) {
 			if beside {
 				t.Parallel()
 			}
-			again(t, p, with)
+			again(t, p)
 		})
 	}
 }
 
-// buildCache builds the cache's program into a folder.
-func buildCache(t *testing.T, dir string) string {
-	t.Helper()
-	path := filepath.Join(dir, "nodedns-cache")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "../..").CombinedOutput(); err != nil {
-		t.Fatalf("building the cache: %v\n%s", err, out)
-	}
-	return path
-}
-
 // again runs the test that called once more, alone and in a new namespace.
-func again(t *testing.T, p place, env []string) {
+func again(t *testing.T, p place) {
 	t.Helper()
 	top, _, _ := strings.Cut(t.Name(), "/")
 	// NODE_TEST_SUB picks one of its subtests, for work on that.
-	args := []string{"-test.run=^" + top + "$" + os.Getenv("NODE_TEST_SUB"), "-test.v", "-test.timeout=5m"}
+	args := []string{"-test.run=^" + top + "$" + os.Getenv("NODE_TEST_SUB"), "-test.v", "-test.timeout=14m"}
 	if *update {
 		args = append(args, "-update")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(append(os.Environ(), placeVar+"="+p.name), env...)
+	cmd.Env = append(os.Environ(), placeVar+"="+p.name)
+	if p.mode != "" && os.Getenv(stageVar) == "" {
+		cmd.Env = append(cmd.Env, stageVar+"="+staged(t))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -165,64 +201,6 @@ func skip(t *testing.T, why string) {
 		t.Fatal(why)
 	}
 	t.Skip(why)
-}
-
-// TestUML runs the kernel tests once more, inside User-Mode Linux.
-func TestUML(t *testing.T) {
-	if os.Getenv(umlVar) != "" || os.Getenv(placeVar) != "" {
-		t.Skip("this is the inside of it")
-	}
-	if testing.Short() {
-		t.Skip("boots a kernel")
-	}
-	needRoot(t)
-	if err := uml.Missing(); err != nil {
-		skip(t, err.Error())
-	}
-	self, dir := visible(t)
-	cache := buildCache(t, filepath.Dir(self))
-	// Those for which another, older kernel, dummy links or IPVS make a difference.
-	run := "^Test(Kernel(Contract|Golden|OwnerTable|Failover|Surroundings|Capabilities)|N01|N11|N12)"
-	if only := os.Getenv("NODE_TEST_ONLY"); only != "" {
-		run = only
-	}
-	args := []string{self, "-test.run=" + run, "-test.v", "-test.timeout=11m"}
-	if *update {
-		args = append(args, "-update")
-	}
-	var out bytes.Buffer
-	code, err := uml.Run(t.Context(), uml.Config{
-		Command: args, Dir: dir, Env: []string{umlVar + "=1", cacheVar + "=" + cache, "NODE_TEST_SUB=" + os.Getenv("NODE_TEST_SUB")}, Output: &out, Timeout: 12 * time.Minute, Memory: 1024,
-		Shared: []string{dir},
-	})
-	if err != nil || code != 0 {
-		t.Fatalf("inside User-Mode Linux: exit code %d, %v\n%s", code, err, out.String())
-	}
-	t.Logf("%s", out.String())
-}
-
-// visible gives this test program at a path that User-Mode Linux sees (it covers /tmp, where go test puts it), and the
-// package's folder.
-func visible(t *testing.T) (self, dir string) {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder, err := os.MkdirTemp("/var/tmp", "node-test-") //nolint:usetesting // not in /tmp, see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	self = filepath.Join(folder, "node.test")
-	if err := os.WriteFile(self, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return self, dir
 }
 
 // host is the kernel of the place.

@@ -3,102 +3,17 @@ package node
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
-	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/miekg/dns"
-
-	"github.com/nodedns/nodedns/e2e/load"
 )
-
-// roleVar makes the test program one of the parts around the node: a DNS server or a client.
-const roleVar = "NODE_TEST_ROLE"
-
-// actRole runs the part and ends the process, if this process is one.
-func actRole() {
-	var err error
-	switch os.Getenv(roleVar) {
-	case "":
-		return
-	case "server":
-		err = serveDNS()
-	case "holder":
-		err = holdPort(os.Args[1], os.Args[2])
-	case "owner":
-		err = ownForever()
-	case "powerless":
-		err = setUpPowerless()
-	case "load":
-		err = askLoad(os.Args[1], os.Args[2])
-	default:
-		err = fmt.Errorf("no role %q", os.Getenv(roleVar))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-// serveDNS stands in for CoreDNS: one address for every name, and an identifier for who asks for one.
-func serveDNS() error {
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		r := new(dns.Msg)
-		r.SetReply(q)
-		r.Answer = append(r.Answer, &dns.A{
-			Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5},
-			A:   net.IPv4(192, 0, 2, 1),
-		})
-		if opt := q.IsEdns0(); opt != nil {
-			r.SetEdns0(1232, false)
-			for _, o := range opt.Option {
-				if o.Option() == dns.EDNS0NSID {
-					r.IsEdns0().Option = append(r.IsEdns0().Option, &dns.EDNS0_NSID{Code: dns.EDNS0NSID, Nsid: "636c7573746572"})
-				}
-			}
-		}
-		_ = w.WriteMsg(r)
-	})
-	failed := make(chan error, 2)
-	for _, network := range []string{"udp", "tcp"} {
-		s := &dns.Server{Addr: ":53", Net: network, Handler: handler, NotifyStartedFunc: func() { fmt.Println("serving", network) }}
-		go func() { failed <- s.ListenAndServe() }()
-	}
-	return <-failed
-}
-
-// askLoad asks server until standard input ends and prints what happened.
-func askLoad(network, server string) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	r, err := load.Run(ctx, load.Config{
-		Server: netip.MustParseAddrPort(server), Network: network, Rate: rates()[network], Deadline: time.Second, Limit: time.Minute,
-		Names: []string{"a.svc.cluster.local", "b.svc.cluster.local", "c.svc.cluster.local"},
-	})
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(r)
-}
-
-// rates are the questions a second of one client. All clients together stay below 100, above which the network of
-// User-Mode Linux loses packets by itself.
-func rates() map[string]int { return map[string]int{"udp": 25, "tcp": 10} }
 
 // topology is a node with a Pod, and another node with the cluster DNS, each a network namespace. The test's own
 // namespace is the node.
@@ -202,17 +117,27 @@ type rig struct {
 	flags []string      // besides the usual ones
 	dying time.Duration // from SIGKILLs to the ends of their processes, in the present fault
 	late  []string      // what did not happen in time during the present fault
+	// server is the cluster DNS.
+	server *exec.Cmd
+	// group is a cgroup for the cache's process; empty where the kernel has none.
+	group string
 	cache *exec.Cmd
 	logs  string
 	begun int64 // where in logs the present process began
 	done  chan error
 }
 
-// newRig builds the topology in this namespace, with a cluster DNS.
-func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
+// newRig builds the topology in this namespace, with a cluster DNS and the rules of a kube-proxy.
+func newRig(t *testing.T, p place) *rig {
 	t.Helper()
-	r := &rig{p: p, mode: mode, guard: guard, dir: t.TempDir()}
-	sh(t, topology+proxyScript(mode, p.flavour))
+	return newRigWith(t, p, proxyScript(p.mode, p.flavour))
+}
+
+// newRigWith is newRig with another script for what kube-proxy does.
+func newRigWith(t *testing.T, p place, proxy string) *rig {
+	t.Helper()
+	r := &rig{p: p, mode: p.mode, guard: p.guard, dir: t.TempDir()}
+	sh(t, topology+proxy)
 	t.Cleanup(func() { sh(t, "ip netns del pod; ip netns del other") })
 	server := exec.CommandContext(t.Context(), "ip", "netns", "exec", "other", os.Args[0])
 	server.Env = append(os.Environ(), roleVar+"=server")
@@ -226,6 +151,8 @@ func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	r.server = server
+	r.makeGroup(t)
 	lines := bufio.NewScanner(out)
 	for range 2 {
 		if !lines.Scan() {
@@ -234,7 +161,10 @@ func newRig(t *testing.T, p place, mode Mode, guard Level) *rig {
 	}
 	corefile := `.:53 {
     errors
-    cache 30
+    cache 30 {
+        serve_stale 1h immediate
+    }
+    rewrite name suffix .resolver.cluster.local ` + rewritten + ` answer auto
     bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
     forward . __PILLAR__CLUSTER__DNS__ {
         force_tcp
@@ -280,10 +210,16 @@ func (r *rig) launch(t *testing.T) {
 	if r.begun, err = log.Seek(0, io.SeekEnd); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Getenv(cacheVar), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
+	cmd := exec.Command(program(stagedCache), "-conf="+filepath.Join(r.dir, "Corefile"), "-basecorefile=", "-mode="+string(r.mode),
 		"-cluster-dns=10.96.0.10", "-cluster-upstream="+upstream, "-guard="+r.guard.String(), "-iptables="+string(r.p.flavour),
 		"-metrics-listen-address=", "-log-level=debug")
 	cmd.Args = append(cmd.Args, r.flags...)
+	if r.group != "" && r.caps == "" {
+		cmd.Args = append([]string{"sh", "-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, r.group}, cmd.Args...)
+		if cmd.Path, err = exec.LookPath("sh"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if r.caps != "" {
 		// On a read-only root, and with these capabilities and no way to others.
 		cmd.Args = append([]string{
@@ -330,13 +266,13 @@ func (r *rig) kill(t *testing.T) {
 // end sends a signal and waits for the process to end.
 func (r *rig) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
-	if err := r.cache.Process.Signal(sig); err != nil {
+	if err := r.cache.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatal(err)
 	}
 	sent := time.Now()
 	select {
 	case err := <-r.done:
-		if sig == syscall.SIGKILL {
+		if sig != syscall.SIGTERM {
 			r.dying += time.Since(sent)
 		}
 		if sig == syscall.SIGTERM && err != nil {
@@ -350,50 +286,22 @@ func (r *rig) end(t *testing.T, sig syscall.Signal) {
 	r.cache = nil
 }
 
-// client is a load under way.
-type client struct {
-	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  strings.Builder
+// level is the guard level that the present process says it has.
+func (r *rig) level(t *testing.T) string {
+	t.Helper()
+	all := regexp.MustCompile(`guard level chosen.* level=(\w+)`).FindAllSubmatch(r.log(t), -1)
+	if len(all) == 0 {
+		return "none"
+	}
+	return string(all[len(all)-1][1])
 }
 
-// ask starts a load from a namespace ("" is the node itself).
-func (r *rig) ask(t *testing.T, from, network, server string) *client {
+// log is what the present process has written.
+func (r *rig) log(t *testing.T) []byte {
 	t.Helper()
-	c := &client{name: from + " " + network}
-	args := []string{os.Args[0], network, server}
-	if from != "" {
-		args = append([]string{"ip", "netns", "exec", from}, args...)
-	} else {
-		c.name = "host " + network
-	}
-	c.cmd = exec.Command(args[0], args[1:]...)
-	c.cmd.Env = append(os.Environ(), roleVar+"=load")
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.cmd.Stdout, c.cmd.Stderr = &c.out, t.Output()
-	var err error
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
+	b, err := os.ReadFile(r.logs)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// result ends the load and gives what happened.
-func (c *client) result(t *testing.T) load.Result {
-	t.Helper()
-	if err := c.in.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Wait(); err != nil {
-		t.Fatalf("%s: %v", c.name, err)
-	}
-	var res load.Result
-	if err := json.Unmarshal([]byte(c.out.String()), &res); err != nil {
-		t.Fatalf("%s: %v: %s", c.name, err, c.out.String())
-	}
-	return res
+	return b[r.begun:]
 }

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodedns/nodedns/e2e/uml"
+)
+
+// kernels are the User-Mode Linux kernels that TestUML boots, each with the tests that run in it: those for which another,
+// older kernel, dummy links or IPVS make a difference. A kernel has one processor, so several share the work.
+func kernels() map[string]string {
+	all := map[string]string{
+		"parts":          "^Test(Kernel(Contract|Golden|OwnerTable)|N01|N11|N12)",
+		"kube-proxy":     "^TestKernelKubeProxy$",
+		"capabilities":   "^TestKernelCapabilities$/^ipvs-0$",
+		"surroundings-0": "^TestKernelSurroundings$/^ipvs-0$",
+		"surroundings-1": "^TestKernelSurroundings$/^ipvs-1$",
+	}
+	for _, mode := range []string{"ipvs", "iptables"} {
+		for lane := range failoverLanes {
+			name := mode + "-" + string(rune('0'+lane))
+			all[name] = "^TestKernelFailover$/^" + name + "$"
+		}
+	}
+	// NODE_TEST_ONLY takes one kernel with these tests instead, for work on them.
+	if only := os.Getenv("NODE_TEST_ONLY"); only != "" {
+		return map[string]string{"only": only}
+	}
+	return all
+}
+
+// TestUML runs the kernel tests once more, inside User-Mode Linux.
+func TestUML(t *testing.T) {
+	if os.Getenv(umlVar) != "" || os.Getenv(placeVar) != "" {
+		t.Skip("this is the inside of it")
+	}
+	if testing.Short() {
+		t.Skip("boots a kernel")
+	}
+	needRoot(t)
+	if err := uml.Missing(); err != nil {
+		skip(t, err.Error())
+	}
+	folder := staged(t)
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, run := range kernels() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inUML(t, folder, dir, run)
+		})
+	}
+}
+
+// inUML boots a kernel and runs tests of this program in it. dir is this package's folder.
+func inUML(t *testing.T, folder, dir, run string) {
+	t.Helper()
+	args := []string{filepath.Join(folder, stagedTest), "-test.run=" + run, "-test.v", "-test.timeout=14m"}
+	if *update {
+		args = append(args, "-update")
+	}
+	env := []string{umlVar + "=1", stageVar + "=" + folder}
+	for _, name := range []string{"NODE_TEST_SUB", matrixVar, kubeProxyVar, "REQUIRE_KERNEL"} {
+		env = append(env, name+"="+os.Getenv(name))
+	}
+	var out bytes.Buffer
+	code, err := uml.Run(t.Context(), uml.Config{
+		Command: args, Dir: dir, Env: env, Output: &out, Timeout: 14 * time.Minute, Memory: 1024, Shared: []string{dir},
+	})
+	if err != nil || code != 0 {
+		t.Fatalf("inside User-Mode Linux: exit code %d, %v\n%s", code, err, out.String())
+	}
+	if bytes.Contains(out.Bytes(), []byte("--- SKIP")) {
+		skip(t, out.String())
+	}
+	t.Logf("%s", out.String())
+}
