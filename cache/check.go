@@ -115,5 +115,9 @@ func cleanup(ctx context.Context, o *options, env environment) error {
 	if err := node.Cleanup(ctx, o.interfaceName, log); err != nil {
 		return fmt.Errorf("cleaning up the node: %w", err)
 	}
+	if o.stay {
+		log.Info("nothing of the cache is left on this node; waiting for a signal")
+		<-ctx.Done()
+	}
 	return nil
 }

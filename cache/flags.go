@@ -49,6 +49,7 @@ type options struct {
 	wait            time.Duration
 	logLevel        slog.Level
 	logJSON         bool
+	stay            bool
 	version         bool
 
 	set  map[string]bool // flags that were given
@@ -71,7 +72,7 @@ const (
 // flags are the flags as text, before they are checked.
 type flags struct {
 	localIP, iface, base, corefile, conf, kubeDNS, upstreamSvc, dnsPort, healthPort, metricsListen, syncInterval, pidFile string
-	setupInterface, setupRules, skipTeardown, reloadSignal, notrack, version                                              bool
+	setupInterface, setupRules, skipTeardown, reloadSignal, notrack, stay, version                                        bool
 	mode, modeAt, clusterDNS, clusterUpstream, clusterDomain, resolvConf, guard, flavour, teardown, memory, level, format string
 	lease, drain, wait                                                                                                    time.Duration
 }
@@ -113,6 +114,7 @@ func newFlagSet() (*flag.FlagSet, *flags) {
 	fs.DurationVar(&f.wait, "wait", 30*time.Second, "longest time to wait at start for a missing Corefile and for kube-proxy")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.format, "log-format", "text", "text or json")
+	fs.BoolVar(&f.stay, "stay", false, "of cleanup: when everything is removed, wait for a signal instead of ending, so that a Pod of a DaemonSet is ready then")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	return fs, f
 }
@@ -142,7 +144,7 @@ func (f *flags) check(o *options) error {
 	fail := func(name, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("-%s: %w", name, fmt.Errorf(format, args...)))
 	}
-	o.setupInterface, o.setupRules, o.reloadSignal, o.notrack, o.version = f.setupInterface, f.setupRules, f.reloadSignal, f.notrack, f.version
+	o.setupInterface, o.setupRules, o.reloadSignal, o.notrack, o.stay, o.version = f.setupInterface, f.setupRules, f.reloadSignal, f.notrack, f.stay, f.version
 	o.interfaceName, o.base, o.upstreamSvc, o.pidFile = f.iface, f.base, f.upstreamSvc, f.pidFile
 	o.clusterDomain, o.resolvConf, o.kubeDNSDir = f.clusterDomain, f.resolvConf, f.kubeDNS
 	if o.conf = f.conf; o.conf == "" {

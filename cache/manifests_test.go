@@ -11,10 +11,16 @@ import (
 	"github.com/nodedns/nodedns/cache/internal/corefile"
 )
 
-// manifest reads one of the shipped manifests.
+// manifest reads one of the shipped manifests of the cache.
 func manifest(t *testing.T, name string) map[string]any {
 	t.Helper()
-	b, err := os.ReadFile("../manifests/cache/" + name)
+	return manifestOf(t, "cache/"+name)
+}
+
+// manifestOf reads one of the shipped manifests.
+func manifestOf(t *testing.T, name string) map[string]any {
+	t.Helper()
+	b, err := os.ReadFile("../manifests/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@
 //
 //	nodedns-webhook [flags]                         serve
 //	nodedns-webhook report [-o json|table] [flags]  say who is injected and who would be
+//	nodedns-webhook uninstall-check [-node NAME]    fail while Pods have the local address in their resolv.conf
 package main
 
 import (
@@ -31,6 +32,9 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "report" {
 		return runReport(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "uninstall-check" {
+		return runUninstallCheck(ctx, args[1:], stdout, stderr)
 	}
 	o, err := parse(args, stderr)
 	switch {
