@@ -20,7 +20,13 @@ func TestKernelCapabilities(t *testing.T) {
 		r := newRig(t, p)
 		r.caps = "-all," + strings.Join(needed, ",")
 		r.start(t)
-		for name, res := range r.during(t, r.raws(r.target()), func() { time.Sleep(time.Second) }) {
+		var got map[string]load.Result
+		for range 3 { // again while the machine is in the way, as with faults
+			if got = r.during(t, r.raws(r.target()), func() { time.Sleep(time.Second) }); !disturbed(got, fault{}) && !stalled(got[baseline]) {
+				break
+			}
+		}
+		for name, res := range got {
 			if name != baseline && (res.Failed > 0 || res.By[load.ByCache] == 0) {
 				t.Errorf("%s: %d of %d failed, answered by %v", name, res.Failed, res.Queries, res.By)
 			}
