@@ -9,14 +9,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nodedns/nodedns/webhook/internal/discovery"
 	"github.com/nodedns/nodedns/webhook/internal/poddns"
 	"github.com/nodedns/nodedns/webhook/internal/readiness"
-	"github.com/nodedns/nodedns/webhook/internal/taint"
 )
 
 // options are the command line.
@@ -53,10 +51,15 @@ const (
 func flagSet(o *options, stderr io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet("nodedns-webhook", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintln(stderr, "nodedns-webhook [flags]                  serve\nnodedns-webhook report [-o json] [flags]  who is injected, who would be\n"+
+			"nodedns-webhook uninstall-check [flags]   status 0 if no Pod has the local address\n\nflags:")
+		fs.PrintDefaults()
+	}
 	fs.StringVar(&o.listenAddress, "listen-address", ":8443", "`address` for reviews from the API server (TLS)")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":8080", "`address` for metrics; empty: none")
 	fs.StringVar(&o.probeAddress, "probe-address", ":8081", "`address` for /healthz and /readyz; empty: none")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: the Pod's service account")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: as kubectl finds it, in a Pod its service account")
 	fs.StringVar(&o.namespace, "namespace", "nodedns", "own `namespace`, whose Pods are never touched")
 
 	fs.StringVar(&o.localIP, "local-ip", "169.254.25.10", "`addresses` of the node caches, comma-separated, at most one for each IP family")
@@ -109,41 +112,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return options{}, fmt.Errorf("argument %q is not understood; see -help", fs.Arg(0))
 	}
 	return o, o.validate()
-}
-
-// validate lists every problem of the command line.
-func (o options) validate() error {
-	var errs []error
-	check := func(flagName string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("-%s: %w", flagName, err))
-		}
-	}
-	_, err := o.discovery("")
-	check("local-ip, -cluster-dns, -cluster-domain or -host-searches", err)
-	check("fallback-nameserver or -not-ready", o.policy().Validate())
-	check("ready-on or -ready-off", o.readiness().Validate())
-	oneOf := func(flagName, value string, words ...string) {
-		if !slices.Contains(words, value) {
-			check(flagName, fmt.Errorf("%q: want %s", value, strings.Join(words, " or ")))
-		}
-	}
-	oneOf("default-injection", o.defaultInjection, poddns.Enabled, poddns.Disabled)
-	oneOf("certs", o.certMode, certsSelfManaged, certsFiles)
-	oneOf("log-format", o.logFormat, "text", "json")
-	if o.certMode == certsSelfManaged && o.leafDuration >= o.caDuration {
-		check("cert-duration", fmt.Errorf("%s: want less than the life of the CA, %s", o.leafDuration, o.caDuration))
-	}
-	if o.certMode == certsSelfManaged && o.leafDuration < 4*o.certOverlap {
-		check("cert-overlap", fmt.Errorf("%s: want at most a quarter of a certificate's life, %s", o.certOverlap, o.leafDuration))
-	}
-	if o.startupTaint != "" {
-		check("startup-taint", taint.Config{Key: o.startupTaint}.Validate())
-	}
-	if o.shutdownDelay < 0 {
-		check("shutdown-delay", fmt.Errorf("%s: want a positive duration", o.shutdownDelay))
-	}
-	return errors.Join(errs...)
 }
 
 func (o options) policy() poddns.Policy {

@@ -41,6 +41,16 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-cert-duration=1m", []string{"-cert-overlap"}},
 		{"-startup-taint=a/b/c", []string{"-startup-taint"}},
 		{"-shutdown-delay=-1s", []string{"-shutdown-delay"}},
+		{"-replace-grace=-1s -cert-overlap=-1s", []string{"-replace-grace", "-cert-overlap"}},
+		{"-listen-address=foo -metrics-address=:99999 -probe-address=1", []string{"-listen-address", "-metrics-address", "-probe-address"}},
+		{"-listen-address=", []string{"-listen-address"}},
+		{"-namespace=A_B -service=A_ -webhook-configuration=A_ -ca-secret=A_ -cache-namespace=A_", []string{
+			"-namespace", "-service", "-webhook-configuration", "-ca-secret", "-cache-namespace",
+		}},
+		{"-cert-hosts=a..b -cache-selector=((", []string{"-cert-hosts", "-cache-selector"}},
+		{"-ready-off=nan", []string{"-ready-off"}},
+		{"-local-ip=169.254.25.10,169.254.25.11", []string{"-local-ip", "one for each IP family"}},
+		{"-local-ip=127.0.0.1", []string{"-local-ip", "no Pod reaches"}},
 		{"serve", []string{"serve"}},
 	} {
 		var stderr bytes.Buffer

@@ -49,6 +49,11 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 	if err != nil {
 		return err
 	}
+	// First, for an API server that is away or says no then is told at once, by its own words.
+	pods, err := listPods(ctx, client)
+	if err != nil {
+		return err
+	}
 	p, err := newPicture(o, client, nil, o.logger(stderr), nil)
 	if err != nil {
 		return err
@@ -58,10 +63,6 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 	informers.Go(func() { runErr = p.run(ctx) })
 	defer func() { cancel(); informers.Wait(); err = errors.Join(err, runErr) }()
 	if err := p.wait(ctx); err != nil {
-		return err
-	}
-	pods, err := listPods(ctx, client)
-	if err != nil {
 		return err
 	}
 	var blocked func(string, []byte) bool
