@@ -143,6 +143,6 @@ func nodeModules() []string {
 		"xt_recent", "xt_set", "xt_socket", "xt_statistic", "xt_tcpudp",
 		"nf_conntrack", "nf_conntrack_netlink", "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh",
 		"ip_set", "ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "ip_set_bitmap_port",
-		"ip_set_list_set",
+		"ip_set_list_set", "inet_diag", "udp_diag", "tcp_diag",
 	}
 }

@@ -74,7 +74,7 @@ func printTable(w io.Writer, cells []cell) {
 		return cmp.Or(strings.Compare(a.Mode, b.Mode), strings.Compare(a.Fault, b.Fault))
 	})
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	defer t.Flush()
+	defer func() { _ = t.Flush() }()
 	fmt.Fprintln(t, "MODE\tGUARD\tFAULT\tCLIENT\tOVER\tFROM\tQUESTIONS\tLOST\tBASELINE LOST\tOUTAGE\tBY CACHE\tBY CLUSTER DNS")
 	for _, c := range cells {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f ms\t%d\t%d\n", c.Mode, c.Guard, c.Fault, c.Client, c.Transport, c.From,
