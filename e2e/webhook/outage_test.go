@@ -3,6 +3,7 @@ package webhook_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,14 @@ func outage(t *testing.T, c *cluster) {
 	wantOld(t, hook, "5 of 5 watches are broken")
 	c.cache("n0", false)
 	c.cache("n1", false) // nobody learns of it
+	seen, _, _ := tr.counts()
+	c.until("Pods to be reviewed by what was last known", func(context.Context) error {
+		if now, _, _ := tr.counts(); now < seen+40 {
+			return fmt.Errorf("%d more", now-seen)
+		}
+		return nil
+	})
+	tr.wantClean(t, before) // until the watch of the cache Pods, a right of its own, comes back
 
 	errorsSeen := hook.metric("nodedns_webhook_watch_errors_total")
 	if _, err := c.cp.StartSecondAPIServer(t.Context(), own); err != nil {
@@ -52,7 +61,9 @@ func outage(t *testing.T, c *cluster) {
 		return errors.New(hook.readyText())
 	})
 	wantOld(t, hook, "/api/v1/nodes")
-	tr.wantClean(t, before) // all this time
+	if _, err := c.dryRun(t.Context(), "shop"); err != nil {
+		t.Errorf("a Pod cannot be created while some watches are refused: %v", err)
+	}
 
 	c.kubectl("apply", "-k", manifests+"self-managed")
 	c.until("news to reach the webhook again", func(context.Context) error {

@@ -69,9 +69,14 @@ func inUML(t *testing.T, folder, dir, run string) {
 	for _, name := range []string{"NODE_TEST_SUB", matrixVar, kubeProxyVar, "REQUIRE_KERNEL"} {
 		env = append(env, name+"="+os.Getenv(name))
 	}
+	shared := []string{dir}
+	// The kernel covers /tmp, where the project may be.
+	if p := findKubeProxy(t); p != "" {
+		shared = append(shared, filepath.Dir(p))
+	}
 	var out bytes.Buffer
 	code, err := uml.Run(t.Context(), uml.Config{
-		Command: args, Dir: dir, Env: env, Output: &out, Timeout: 14 * time.Minute, Memory: 1024, Shared: []string{dir},
+		Command: args, Dir: dir, Env: env, Output: &out, Timeout: 14 * time.Minute, Memory: 1024, Shared: shared,
 	})
 	if err != nil || code != 0 {
 		t.Fatalf("inside User-Mode Linux: exit code %d, %v\n%s", code, err, out.String())
