@@ -83,8 +83,8 @@ func tiers() []tier {
 		{
 			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
 			packages: slices.Concat(bed.Packages(), compiler, node, []host.Package{{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}}),
-			prepare:  kubeProxy, usual: 160 * time.Second,
-			args: []string{"-timeout=15m", "-parallel=2", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
+			prepare:  kubeProxy, usual: 4 * time.Minute,
+			args: []string{"-timeout=20m", "-parallel=1", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
 		},
 		{
 			name: "webhook", what: "the webhook, on a real kube-apiserver", needs: host.Needs{Root: true, Memory: 2500}, live: true,

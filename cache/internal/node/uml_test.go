@@ -11,7 +11,8 @@ import (
 )
 
 // kernels are the User-Mode Linux kernels that TestUML boots, each with the tests that run in it: those for which another,
-// older kernel, dummy links or IPVS make a difference. A kernel has one processor, so several share the work.
+// older kernel, dummy links or IPVS make a difference. They share the host's processors: -parallel
+// says how many run at a time, and only alone does none get in the way of another's figures.
 func kernels() map[string]string {
 	all := map[string]string{
 		"parts":          "^Test(Kernel(Contract|Golden|OwnerTable)|N01|N11|N12)",
@@ -20,7 +21,12 @@ func kernels() map[string]string {
 		"surroundings-0": "^TestKernelSurroundings$/^ipvs-0$",
 		"surroundings-1": "^TestKernelSurroundings$/^ipvs-1$",
 	}
-	for _, mode := range []string{"ipvs", "iptables"} {
+	// The iptables mode by its legacy commands runs on the host's kernel as well, so here it is part of the full matrix only.
+	modes := []string{"ipvs"}
+	if full() {
+		modes = append(modes, "iptables")
+	}
+	for _, mode := range modes {
 		for lane := range failoverLanes {
 			name := mode + "-" + string(rune('0'+lane))
 			all[name] = "^TestKernelFailover$/^" + name + "$"
