@@ -32,7 +32,7 @@ bench: ## nodedns beside the floor, CoreDNS, unbound, dnsmasq and dnsdist (root,
 fuzz: ## each fuzz target for FUZZTIME (default 5m)
 	$(GO) run ./e2e/tiers -only fuzz -fuzztime $(FUZZTIME)
 
-e2e-node: ## node tiers: network namespaces on this kernel, IPVS and iptables in User-Mode Linux
+e2e-node: ## node tiers: iptables and nftables on this kernel, IPVS in User-Mode Linux
 	$(GO) run ./e2e/tiers -only netns,uml
 
 e2e-node-full: ## every proxy mode, fault and client as a table, and in _out/failover.json

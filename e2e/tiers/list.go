@@ -81,7 +81,7 @@ func tiers() []tier {
 			packages: slices.Concat(compiler, clients), usual: 30 * time.Second, args: []string{"-timeout=10m", "./e2e/clients"},
 		},
 		{
-			name: "uml", what: "node, in User-Mode Linux: IPVS, iptables", needs: host.Needs{Root: true, UML: true, Memory: 1500},
+			name: "uml", what: "node, in User-Mode Linux: IPVS", needs: host.Needs{Root: true, UML: true, Memory: 1500},
 			packages: slices.Concat(bed.Packages(), compiler, node, []host.Package{{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}}),
 			prepare:  kubeProxy, usual: 4 * time.Minute,
 			args: []string{"-timeout=20m", "-parallel=1", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
