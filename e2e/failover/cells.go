@@ -15,26 +15,11 @@ import (
 	"github.com/nodedns/nodedns/e2e/load"
 )
 
-// A cell is what one client lost by one fault.
-type cell struct {
-	Mode           string         `json:"mode"`
-	Guard          string         `json:"guard"`
-	Fault          string         `json:"fault"`
-	Client         string         `json:"client"`
-	Transport      string         `json:"transport"`
-	From           string         `json:"from"`
-	Queries        int            `json:"queries"`
-	Failed         int            `json:"failed"`
-	BaselineFailed int            `json:"baseline_failed"`
-	OutageMS       float64        `json:"outage_ms"`
-	AnsweredBy     map[string]int `json:"answered_by"`
-}
-
 // gatherer reads what go test prints: it keeps the cells, and passes on verdicts and what failed tests say.
 type gatherer struct {
 	con   *console.Console
 	rest  []byte
-	cells []cell
+	cells []load.Cell
 }
 
 func (g *gatherer) Write(p []byte) (int, error) {
@@ -50,8 +35,8 @@ func (g *gatherer) Write(p []byte) (int, error) {
 }
 
 func (g *gatherer) line(line string) {
-	if _, text, ok := strings.Cut(line, "CELL "); ok {
-		var c cell
+	if _, text, ok := strings.Cut(line, load.CellPrefix); ok {
+		var c load.Cell
 		if err := json.Unmarshal([]byte(text), &c); err != nil {
 			g.con.Plain("a cell that cannot be read (%v): %s", err, line)
 			return
@@ -68,9 +53,9 @@ func (g *gatherer) line(line string) {
 var worthSaying = regexp.MustCompile(`--- (PASS|FAIL|SKIP): \S+/|_test\.go:\d+: .*(want at most|not |none of|disturbed|held for|took )|^FAIL|^ok|panic:`) //nolint:gochecknoglobals // a pattern is data
 
 // printTable prints a line for each client of each fault, by mode.
-func printTable(w io.Writer, cells []cell) {
+func printTable(w io.Writer, cells []load.Cell) {
 	cells = slices.Clone(cells)
-	slices.SortStableFunc(cells, func(a, b cell) int {
+	slices.SortStableFunc(cells, func(a, b load.Cell) int {
 		return cmp.Or(strings.Compare(a.Mode, b.Mode), strings.Compare(a.Fault, b.Fault))
 	})
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

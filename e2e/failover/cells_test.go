@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodedns/nodedns/e2e/console"
+	"github.com/nodedns/nodedns/e2e/load"
 )
 
 // What go test prints, with the output of a test program inside.
@@ -28,7 +29,10 @@ func TestGather(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	want := []cell{{"ipvs", "socket", "SIGKILL", "raw", "udp", "pod", 100, 1, 0, 40.5, map[string]int{"cache": 60, "cluster_dns": 39}}}
+	want := []load.Cell{{
+		Mode: "ipvs", Guard: "socket", Fault: "SIGKILL", Client: "raw", Transport: "udp", From: "pod", Queries: 100, Failed: 1, OutageMS: 40.5,
+		AnsweredBy: map[string]int{load.ByCache: 60, load.ByClusterDNS: 39},
+	}}
 	if diff := cmp.Diff(want, g.cells); diff != "" {
 		t.Errorf("cells (-want +got):\n%s", diff)
 	}

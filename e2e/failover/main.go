@@ -24,6 +24,7 @@ import (
 	"github.com/nodedns/nodedns/e2e/bed"
 	"github.com/nodedns/nodedns/e2e/console"
 	"github.com/nodedns/nodedns/e2e/host"
+	"github.com/nodedns/nodedns/e2e/load"
 	"github.com/nodedns/nodedns/e2e/parts"
 )
 
@@ -106,12 +107,12 @@ func gather(ctx context.Context, con *console.Console, root, matrix string) (*ga
 	return g, nil
 }
 
-func write(file string, cells []cell) error {
+func write(file string, cells []load.Cell) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(struct {
-		Cells []cell `json:"cells"`
+		Cells []load.Cell `json:"cells"`
 	}{cells}, "", "  ")
 	if err != nil {
 		return err

@@ -10,6 +10,11 @@ import (
 
 // The time of an answer is that of its arrival, however late the client comes to read it.
 func TestArrival(t *testing.T) {
+	keep, err := keepStamping()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keep.Close()
 	server, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -105,6 +106,21 @@ func judge(r *dns.Msg) (by string, err error) {
 		}
 	}
 	return ByCache, nil
+}
+
+// keepStamping holds a socket that asks for arrival times. The kernel begins to stamp packets a moment after the first socket
+// has asked, and ends with the last; a packet without a stamp gets the time at which it is read.
+func keepStamping() (io.Closer, error) {
+	conn, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		return nil, fmt.Errorf("asking for arrival times: %w", err)
+	}
+	if err := stamp(conn); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("asking for arrival times: %w", err)
+	}
+	time.Sleep(20 * time.Millisecond)
+	return conn, nil
 }
 
 // stamp asks the kernel for the arrival time of each packet.

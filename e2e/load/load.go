@@ -70,6 +70,11 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if err := c.Validate(); err != nil {
 		return Result{}, fmt.Errorf("load: %w", err)
 	}
+	keep, err := keepStamping()
+	if err != nil {
+		return Result{}, fmt.Errorf("load: %w", err)
+	}
+	defer func() { _ = keep.Close() }()
 	var (
 		start   = time.Now()
 		step    = time.Second / time.Duration(c.Rate)

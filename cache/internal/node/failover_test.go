@@ -270,23 +270,14 @@ func (r *rig) cell(f fault, c client, level string, res, base load.Result) {
 	if os.Getenv(matrixVar) == "" {
 		return
 	}
-	text, err := json.Marshal(struct {
-		Mode           string         `json:"mode"`
-		Guard          string         `json:"guard"`
-		Fault          string         `json:"fault"`
-		Client         string         `json:"client"`
-		Transport      string         `json:"transport"`
-		From           string         `json:"from"`
-		Queries        int            `json:"queries"`
-		Failed         int            `json:"failed"`
-		BaselineFailed int            `json:"baseline_failed"`
-		OutageMS       float64        `json:"outage_ms"`
-		AnsweredBy     map[string]int `json:"answered_by"`
-	}{r.p.setting(), level, f.name, c.title(), c.transport, c.from, res.Queries, res.Failed, base.Failed, res.OutageMS, res.By})
+	text, err := json.Marshal(load.Cell{
+		Mode: r.p.setting(), Guard: level, Fault: f.name, Client: c.title(), Transport: c.transport, From: c.from,
+		Queries: res.Queries, Failed: res.Failed, BaselineFailed: base.Failed, OutageMS: res.OutageMS, AnsweredBy: res.By,
+	})
 	if err != nil {
 		panic(err)
 	}
-	fmt.Printf("CELL %s\n", text)
+	fmt.Printf("%s%s\n", load.CellPrefix, text)
 }
 
 func report(t *testing.T, p place, fault string, results map[string]load.Result) {

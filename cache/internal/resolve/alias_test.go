@@ -8,7 +8,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodedns/nodedns/cache/internal/store"
 	"github.com/nodedns/nodedns/cache/internal/wire"
 )
 
@@ -17,16 +16,12 @@ func aliasRouter(t *testing.T, local localAnswers, change func(*ZoneConfig)) (*R
 	t.Helper()
 	up := newScriptUpstream()
 	zone := func(name string, locals ...Local) *Zone {
-		cfg := ZoneConfig{Names: []string{name}, Store: store.New(store.Config{}), Local: locals, Routes: []Route{{From: ".", Upstream: up}}}
-		if change != nil {
-			change(&cfg)
-		}
-		z, err := NewZone(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(z.Close)
-		return z
+		return newTestZone(t, func(cfg *ZoneConfig) {
+			cfg.Names, cfg.Local = []string{name}, locals
+			if change != nil {
+				change(cfg)
+			}
+		}, up)
 	}
 	return NewRouter(RouterConfig{Server: "dns://test", Zones: []*Zone{zone("cluster.local"), zone(".", local)}}), up
 }
