@@ -165,13 +165,7 @@ func (p *process) foresee(mode node.Mode, cfg *corefile.Config) error {
 			p.log.Warn("-localip names a public address: from this node nobody else is reached there any more", "address", a)
 		}
 	}
-	b := p.reload.builder
-	b.ifaceName = p.o.interfaceName
-	steered := steeredTo(p.o, mode, p.cluster)
-	for _, at := range steered {
-		b.own = append(b.own, at.Addr())
-	}
-	return b.covers(cfg, steered)
+	return p.reload.builder.covers(cfg, p.o, mode, p.cluster)
 }
 
 func (p *process) newWeb(m metrics) {

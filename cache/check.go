@@ -46,27 +46,17 @@ func check(o *options, env environment) error {
 	for _, w := range cfg.Warnings {
 		fmt.Fprintln(env.stderr, "note: "+w.Error())
 	}
-	if err := tryBuild(cfg, env); err != nil {
+	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
+	b.interfaces = anyInterface
+	if err := tryBuild(b, cfg); err != nil {
 		return err
 	}
-	if err := checkCoverage(o, c, cfg, env); err != nil {
+	// What a start with the same flags would refuse. Of -mode=auto nothing is known here.
+	if err := b.covers(cfg, o, o.mode, c); err != nil {
 		return err
 	}
 	_, err = fmt.Fprint(env.stdout, cfg)
 	return err
-}
-
-// checkCoverage refuses what a start with the same flags would refuse. Of -mode=auto nothing is known here, so the ClusterIPs
-// count only with a mode. The interface itself need not exist.
-func checkCoverage(o *options, c cluster, cfg *corefile.Config, env environment) error {
-	steered := steeredTo(o, o.mode, c)
-	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
-	b.ifaceName = o.interfaceName
-	for _, at := range steered {
-		b.own = append(b.own, at.Addr())
-	}
-	b.interfaces = anyInterface
-	return b.covers(cfg, steered)
 }
 
 // anyInterface stands for an interface of the node, which may not exist where a Corefile is checked.
@@ -74,9 +64,9 @@ func anyInterface(string) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 }
 
-// tryBuild makes the parts of cfg and throws them away: some mistakes show only there. Interfaces need not exist here, and
-// an unknown upstream is replaced by an address of the documentation range.
-func tryBuild(cfg *corefile.Config, env environment) error {
+// tryBuild makes the parts of cfg and throws them away: some mistakes show only there. An unknown upstream is replaced by an
+// address of the documentation range.
+func tryBuild(b *builder, cfg *corefile.Config) error {
 	probe := *cfg
 	probe.Blocks = nil
 	for _, b := range cfg.Blocks {
@@ -95,9 +85,7 @@ func tryBuild(cfg *corefile.Config, env environment) error {
 		}
 		probe.Blocks = append(probe.Blocks, &block)
 	}
-	b := newBuilder(slog.New(slog.DiscardHandler), env, newMetrics())
 	b.limitsOf = func() listen.Config { return listen.Config{} }
-	b.interfaces = anyInterface
 	r, err := b.build(&probe, nil)
 	if err != nil {
 		return err

@@ -207,6 +207,10 @@ func TestCheckKnowsTheNode(t *testing.T) {
 	if got := check("-setupinterface=false", "-setupiptables=false"); got != "" {
 		t.Errorf("without a node to set up: %s", got)
 	}
+	write(t, file, ". {\nbind 169.254.25.10\nforward . 192.0.2.9\n}\n")
+	if got := check("-localip=169.254.25.10,10.96.0.10", "-cluster-dns=10.96.0.10", "-mode=ipvs"); got != "" {
+		t.Errorf("with the ClusterIP in -localip, as in the incumbent's manifests: %s", got)
+	}
 	write(t, file, ". {\nbind nodelocaldns\nforward . 192.0.2.9\n}\n")
 	if got := check(); got != "" {
 		t.Errorf("bound by the name of the interface: %s", got)

@@ -32,12 +32,10 @@ func (b *builder) places(cfg *corefile.Config) ([]map[netip.AddrPort]bool, error
 	return out, errors.Join(errs...)
 }
 
-// steeredTo lists the addresses to which the rules of the node will lead questions, as far as flags and environment tell.
+// steeredTo lists the addresses to which the rules of the node will lead questions, as far as flags and environment tell. In
+// which modes those of the cluster DNS are among them does not depend on whether -localip names them too (dropClusterIPs).
 func steeredTo(o *options, mode node.Mode, c cluster) []netip.AddrPort {
-	if !o.managesNode() {
-		return nil
-	}
-	addrs := slices.Clone(o.localIPs)
+	addrs := slices.DeleteFunc(slices.Clone(o.localIPs), func(a netip.Addr) bool { return slices.Contains(c.dns, a) })
 	if mode != node.IPVS && mode != "" {
 		addrs = append(addrs, c.dns...)
 	}
@@ -48,9 +46,17 @@ func steeredTo(o *options, mode node.Mode, c cluster) []netip.AddrPort {
 	return out
 }
 
-// covers returns an error if cfg leaves out an address to which questions are led. It looks at the text alone, so that a
-// Corefile of another node is refused before anything is touched.
-func (b *builder) covers(cfg *corefile.Config, steered []netip.AddrPort) error {
+// covers returns an error if cfg leaves out an address to which questions will be led. It looks at the text alone, so that a
+// Corefile of another node is refused before anything is touched; the node's interface need not exist.
+func (b *builder) covers(cfg *corefile.Config, o *options, mode node.Mode, c cluster) error {
+	if !o.managesNode() {
+		return nil
+	}
+	steered := steeredTo(o, mode, c)
+	b.ifaceName, b.own = o.interfaceName, nil
+	for _, at := range steered {
+		b.own = append(b.own, at.Addr())
+	}
 	blocks, err := b.places(cfg)
 	if err != nil {
 		return err
