@@ -50,7 +50,7 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 		return err
 	}
 	// First, for an API server that is away or says no then is told at once, by its own words.
-	pods, err := listPods(ctx, client)
+	pods, err := listPods(ctx, client, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
@@ -85,10 +85,10 @@ func (o options) report(ctx context.Context, output string, stdout, stderr io.Wr
 	return r.WriteTable(stdout)
 }
 
-// listPods lists all Pods by the page.
-func listPods(ctx context.Context, client kubernetes.Interface) ([]corev1.Pod, error) {
+// listPods lists the Pods of all namespaces that options select, by the page.
+func listPods(ctx context.Context, client kubernetes.Interface, options metav1.ListOptions) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
-	options := metav1.ListOptions{Limit: 500}
+	options.Limit = 500
 	for {
 		page, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {

@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,11 +41,14 @@ func (o options) validate() error {
 	if o.certMode == certsSelfManaged && o.leafDuration >= o.caDuration {
 		check("cert-duration", fmt.Errorf("%s: want less than the life of the CA, %s", o.leafDuration, o.caDuration))
 	}
-	for flagName, d := range map[string]time.Duration{"cert-overlap": o.certOverlap, "replace-grace": o.replaceGrace, "shutdown-delay": o.shutdownDelay} {
+	notNegative := func(flagName string, d time.Duration) {
 		if d < 0 {
 			check(flagName, fmt.Errorf("%s: want no negative duration", d))
 		}
 	}
+	notNegative("cert-overlap", o.certOverlap)
+	notNegative("replace-grace", o.replaceGrace)
+	notNegative("shutdown-delay", o.shutdownDelay)
 	if o.certMode == certsSelfManaged && o.leafDuration < 4*o.certOverlap {
 		check("cert-overlap", fmt.Errorf("%s: want at most a quarter of a certificate's life, %s", o.certOverlap, o.leafDuration))
 	}
@@ -77,36 +78,22 @@ func (o options) validateNames(check func(flagName string, err error)) {
 	if _, err := labels.Parse(o.cacheSelector); err != nil {
 		check("cache-selector", err)
 	}
-	for flagName, fraction := range map[string]float64{"ready-on": o.readyOn, "ready-off": o.readyOff} {
-		if math.IsNaN(fraction) {
-			check(flagName, errors.New("want a number between 0 and 1"))
-		}
-	}
 }
 
-// validateAddresses checks what is listened on, and that a Pod can have the local addresses as nameservers.
+// validateAddresses checks what is listened on.
 func (o options) validateAddresses(check func(flagName string, err error)) {
-	for flagName, address := range map[string]string{"listen-address": o.listenAddress, "metrics-address": o.metricsAddress, "probe-address": o.probeAddress} {
-		if address == "" && flagName != "listen-address" {
-			continue
-		}
+	listens := func(flagName, address string) {
 		if _, port, err := net.SplitHostPort(address); err != nil {
 			check(flagName, fmt.Errorf("%q: want host:port or :port", address))
 		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 			check(flagName, fmt.Errorf("%q: want a port from 0 to 65535", address))
 		}
 	}
-	families := make(map[bool]bool)
-	for _, field := range listed(o.localIP) {
-		ip, err := netip.ParseAddr(field)
-		switch {
-		case err != nil: // told already
-		case ip.IsLoopback() || ip.IsMulticast():
-			check("local-ip", fmt.Errorf("%s: no Pod reaches its node there", ip))
-		case families[ip.Is4()]:
-			check("local-ip", fmt.Errorf("%q: want at most one for each IP family", o.localIP))
-		default:
-			families[ip.Is4()] = true
-		}
+	listens("listen-address", o.listenAddress)
+	if o.metricsAddress != "" {
+		listens("metrics-address", o.metricsAddress)
+	}
+	if o.probeAddress != "" {
+		listens("probe-address", o.probeAddress)
 	}
 }

@@ -63,13 +63,13 @@ func Start(ctx context.Context, con *console.Console, proxies []string) (*Env, e
 		return nil, err
 	}
 	con.Step("starting a control plane and %d User-Mode Linux nodes (kube-proxy: %s)", len(proxies), strings.Join(proxies, ", "))
-	e := &Env{con: con, root: root}
-	err = e.start(ctx, proxies, slices.Concat(ours, product))
+	e, images := &Env{con: con, root: root}, slices.Concat(ours, product)
+	err = e.start(ctx, proxies, images)
 	if err != nil && ctx.Err() == nil {
 		// Seen once in some thirty starts: a node's virtual network link stands still for good. Nothing of nodedns runs yet.
 		con.Step("the cluster did not start: %v", err)
 		con.Step("once more, from the beginning")
-		err = e.start(ctx, proxies, slices.Concat(ours, product))
+		err = e.start(ctx, proxies, images)
 	}
 	if err != nil {
 		return nil, err

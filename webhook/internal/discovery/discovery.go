@@ -49,6 +49,16 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("address %q: want an IP address of a host", ip))
 		}
 	}
+	families := make(map[bool]bool) // by whether it is IPv4
+	for _, ip := range c.LocalIPs {
+		switch {
+		case ip.IsLoopback() || ip.IsMulticast():
+			errs = append(errs, fmt.Errorf("address %s: no Pod reaches its node there", ip))
+		case families[ip.Is4()]:
+			errs = append(errs, fmt.Errorf("addresses of the node caches %v: want at most one for each IP family", c.LocalIPs))
+		}
+		families[ip.Is4()] = true
+	}
 	for _, ip := range c.ClusterIPs {
 		if slices.Contains(c.LocalIPs, ip) {
 			errs = append(errs, fmt.Errorf("address %s is both the cache's and the cluster DNS's", ip))

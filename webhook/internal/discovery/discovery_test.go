@@ -136,6 +136,8 @@ func TestConfigValidate(t *testing.T) {
 	for name, bad := range map[string]Config{
 		"no local address":     {},
 		"unspecified":          {LocalIPs: addrs("0.0.0.0")},
+		"loopback":             {LocalIPs: addrs("127.0.0.1")},
+		"two of a family":      {LocalIPs: addrs("169.254.25.10", "169.254.25.11")},
 		"cluster DNS is local": {LocalIPs: local, ClusterIPs: local},
 		"domain":               {LocalIPs: local, Domain: "Cluster.Local"},
 		"search":               {LocalIPs: local, HostSearches: []string{"a b"}},

@@ -3,6 +3,7 @@ package readiness
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -36,10 +37,10 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
-	if c.On < 0 || c.On > 1 {
+	if math.IsNaN(c.On) || c.On < 0 || c.On > 1 {
 		errs = append(errs, fmt.Errorf("ready fraction to go on %v: want more than 0, at most 1", c.On))
 	}
-	if c.Off < 0 || c.Off > c.On {
+	if math.IsNaN(c.Off) || c.Off < 0 || c.Off > c.On {
 		errs = append(errs, fmt.Errorf("ready fraction to go off %v: want more than 0, at most that to go on (%v)", c.Off, c.On))
 	}
 	return errors.Join(errs...)

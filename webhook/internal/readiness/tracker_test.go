@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -378,7 +379,7 @@ func TestCountsSurviveAnyOrder(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	for _, bad := range []Config{{On: 1.1}, {On: -1}, {On: 0.5, Off: 0.6}, {Off: -0.1}} {
+	for _, bad := range []Config{{On: 1.1}, {On: -1}, {On: 0.5, Off: 0.6}, {Off: -0.1}, {On: math.NaN()}, {Off: math.NaN()}} {
 		if bad.Validate() == nil {
 			t.Errorf("%+v is taken", bad)
 		}

@@ -61,14 +61,14 @@ func Build(pods []corev1.Pod, namespaces Namespaces, in poddns.Input, blocked fu
 	r := Report{Pods: []Row{}, Summary: map[State]int{Injected: 0, Outdated: 0, WouldBe: 0, Skipped: 0}}
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-			continue // resolves nothing any more
+		if ended(pod) {
+			continue
 		}
 		row, err := judge(pod, namespaces, in, blocked)
 		if err != nil {
 			return Report{}, fmt.Errorf("judging Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		if uses(pod, in.Cluster.LocalIPs) {
+		if Blocks(pod, in.Cluster.LocalIPs) {
 			r.Blocking++
 		}
 		r.Pods = append(r.Pods, row)
@@ -111,6 +111,15 @@ func judge(pod *corev1.Pod, namespaces Namespaces, in poddns.Input, blocked func
 		row.State, row.Reason = WouldBe, ""
 	}
 	return row, nil
+}
+
+// Blocks tells whether the Pod is in the way of uninstalling the caches: it runs, or will, and has one of their addresses
+// among its nameservers.
+func Blocks(pod *corev1.Pod, local []netip.Addr) bool { return !ended(pod) && uses(pod, local) }
+
+// ended tells of a Pod that resolves nothing any more.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 func uses(pod *corev1.Pod, local []netip.Addr) bool {
