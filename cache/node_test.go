@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 // nodeNamespace gives the test a network namespace of its own, as a stand-in for a node: the calling goroutine stays in it,
@@ -69,22 +69,6 @@ func launchOnNode(t *testing.T, corefile string, args ...string) *cacheProcess {
 	return launch(t, dir, "53", env, append([]string{"-setupinterface=true", "-setupiptables=true", "-localip", "169.254.25.10", "-mode", "iptables", "-conf", "Corefile"}, args...)...)
 }
 
-// page fetches a page from this goroutine's namespace, which an http.Client would leave.
-func page(addr, path string) string {
-	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
-	if err != nil {
-		return err.Error()
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
-	fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
-	b, err := io.ReadAll(conn)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
-}
-
 // rules lists the rules in force that are ours.
 func rules(t *testing.T) string {
 	t.Helper()
@@ -109,15 +93,15 @@ func TestNodeLifecycle(t *testing.T) {
 	nodeNamespace(t)
 	c := launchOnNode(t, nodeCorefile)
 	c.waitReady()
-	c.eventually("in service", func() bool { return strings.Contains(page("169.254.25.10:8181", "/ready"), "lease: on") })
-	ready := page("169.254.25.10:8080", "/ready")
+	c.eventually("in service", func() bool { return strings.Contains(house.Page("169.254.25.10:8181", "/ready"), "lease: on") })
+	ready := house.Page("169.254.25.10:8080", "/ready")
 	for _, want := range []string{"200 OK", "mode: iptables", "guard: ", "serves: 10.96.0.10:53 169.254.25.10:53"} {
 		if !strings.Contains(ready, want) {
 			t.Errorf("/ready lacks %q:\n%s", want, ready)
 		}
 	}
 	// The answer of /ready to who needs the backstop to last: not outside IPVS.
-	if lasting := page("169.254.25.10:8181", "/ready?need=backstop"); !strings.Contains(lasting, "503 ") || !strings.Contains(lasting, "no lasting backstop with kube-proxy mode iptables") {
+	if lasting := house.Page("169.254.25.10:8181", "/ready?need=backstop"); !strings.Contains(lasting, "503 ") || !strings.Contains(lasting, "no lasting backstop with kube-proxy mode iptables") {
 		t.Errorf("/ready?need=backstop:\n%s", lasting)
 	}
 	for _, addr := range []string{"169.254.25.10:53", "10.96.0.10:53"} {

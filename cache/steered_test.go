@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nodedns/nodedns/cache/internal/listen"
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 // TestSteeredAddressDropped: a reload that would unbind an address to which the rules lead questions fails like any other bad
@@ -15,7 +16,7 @@ func TestSteeredAddressDropped(t *testing.T) {
 	nodeNamespace(t)
 	c := launchOnNode(t, nodeCorefile)
 	c.waitReady()
-	c.eventually("in service", func() bool { return strings.Contains(page("169.254.25.10:8181", "/ready"), "lease: on") })
+	c.eventually("in service", func() bool { return strings.Contains(house.Page("169.254.25.10:8181", "/ready"), "lease: on") })
 	failures := 0
 	for what, change := range map[string][2]string{
 		"another address": {"bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__", "bind 127.0.0.1"},
@@ -32,7 +33,7 @@ func TestSteeredAddressDropped(t *testing.T) {
 				t.Errorf("%s: %s answers %s", what, addr, got)
 			}
 		}
-		if body := page("169.254.25.10:8181", "/ready"); !strings.Contains(body, "200 OK") || !strings.Contains(body, "reload failed") {
+		if body := house.Page("169.254.25.10:8181", "/ready"); !strings.Contains(body, "200 OK") || !strings.Contains(body, "reload failed") {
 			t.Errorf("%s: /ready says %s", what, body)
 		}
 	}

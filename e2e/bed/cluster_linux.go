@@ -50,6 +50,19 @@ func Packages() []host.Package {
 	}
 }
 
+// TestPackages are the Debian packages that tests of the cache on a kernel need, be it the host's or User-Mode Linux.
+func TestPackages() []host.Package {
+	return []host.Package{
+		{Name: "iptables", Why: "the cache's rules, in both flavours"},
+		{Name: "nftables", Why: "looks at what the cache's own table holds"},
+		{Name: "iproute2", Why: "sets up links and namespaces"},
+		{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"},
+		{Name: "gcc", Why: "compiles the clients that resolve by C libraries; the race detector needs C, too"},
+		{Name: "libc6-dev", Why: "as gcc"},
+		{Name: "musl-tools", Why: "compiles the client that resolves as Alpine's do"},
+	}
+}
+
 // StartCluster installs and builds what is missing, and returns when all nodes are Ready. What was started is stopped
 // again when it fails.
 func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {

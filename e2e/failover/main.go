@@ -13,10 +13,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +49,7 @@ func run(ctx context.Context, con *console.Console, quick bool) error {
 	if err := host.Preflight(host.Needs{Root: true, UML: true, Memory: 2500, Dir: root}); err != nil {
 		return err
 	}
-	if err := host.Install(ctx, con, packages()...); err != nil {
+	if err := host.Install(ctx, con, append(bed.Packages(), bed.TestPackages()...)...); err != nil {
 		return err
 	}
 	if _, err := parts.Build(ctx, con, parts.Proxy()); err != nil {
@@ -74,27 +72,13 @@ func run(ctx context.Context, con *console.Console, quick bool) error {
 	return testErr
 }
 
-// packages are what the tests need besides Go.
-func packages() []host.Package {
-	return append(bed.Packages(),
-		host.Package{Name: "nftables", Why: "looks at what the cache's own table holds"},
-		host.Package{Name: "iproute2", Why: "sets up links and namespaces"},
-		host.Package{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"},
-		host.Package{Name: "musl-tools", Why: "a client with musl's resolver"},
-	)
-}
-
 // gather runs the tests and collects the cells they print.
 func gather(ctx context.Context, con *console.Console, root, matrix string) (*gatherer, error) {
 	g := &gatherer{con: con}
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout=40m", "-parallel=1",
+	cmd := host.GoCommand(ctx, root, "test", "-count=1", "-v", "-timeout=40m", "-parallel=1",
 		"-run=^(TestKernelFailover|TestKernelKubeProxy|TestUML)$/^(ipvs|iptables|nftables|kube-proxy)", "./cache/internal/node")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = root, g, os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "REQUIRE_KERNEL=1", "NODE_TEST_MATRIX="+matrix)
-	// In a process group of its own, which is interrupted as a whole: the test program is go's child, not ours.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGINT) }
-	cmd.WaitDelay = 20 * time.Second
+	cmd.Stdout, cmd.Stderr = g, os.Stderr
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "REQUIRE_KERNEL=1", "NODE_TEST_MATRIX="+matrix)
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:

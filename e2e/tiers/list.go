@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nodedns/nodedns/e2e/archive"
@@ -39,26 +38,16 @@ const kernelTests = "^Test(Kernel|N[0-9])"
 const nodeRoom = "./cache/internal/node"
 
 func tiers() []tier {
-	compiler := []host.Package{
-		{Name: "gcc", Why: "the race detector needs C"}, {Name: "libc6-dev", Why: "the race detector needs C"},
-		{Name: "musl-tools", Why: "builds the client that resolves as Alpine's do"},
-	}
-	node := []host.Package{
-		{Name: "iptables", Why: "the cache's rules, in both flavours"},
-		{Name: "nftables", Why: "looks at what the cache's own table holds"},
-		{Name: "iproute2", Why: "sets up links and namespaces"},
-	}
 	kubeProxy := func(ctx context.Context, con *console.Console) error {
 		_, err := parts.Build(ctx, con, parts.Proxy())
 		return err
 	}
 	clients := []host.Package{
 		{Name: "bind9-dnsutils", Why: "dig"}, {Name: "knot-dnsutils", Why: "kdig"}, {Name: "ldnsutils", Why: "drill"},
-		{Name: "musl-tools", Why: "a client with musl, as in Alpine"},
 	}
 	return []tier{
 		{
-			name: "unit", what: "logic, with the race detector", race: true, packages: append(compiler, node...), usual: 3 * time.Minute,
+			name: "unit", what: "logic, with the race detector", race: true, packages: bed.TestPackages(), usual: 3 * time.Minute,
 			args: []string{
 				// Many of these wait more than they work: more packages at a time than there are cores.
 				"-p=4", "-shuffle=on", "-timeout=10m", "-skip=" + kernelTests + "|^TestUML$",
@@ -72,17 +61,17 @@ func tiers() []tier {
 		},
 		{
 			name: "netns", what: "node, in network namespaces of this kernel", needs: host.Needs{Root: true},
-			packages: slices.Concat(compiler, node), prepare: kubeProxy, usual: time.Minute,
+			packages: bed.TestPackages(), prepare: kubeProxy, usual: time.Minute,
 			// These tests wait more than they work, so there are more of them at a time than processors.
 			args: []string{"-timeout=10m", "-parallel=8", "-run=" + kernelTests, nodeRoom},
 		},
 		{
 			name: "clients", what: "dig, kdig, drill, glibc, musl and Go ask the cache", needs: host.Needs{Root: true},
-			packages: slices.Concat(compiler, clients), usual: 30 * time.Second, args: []string{"-timeout=10m", "./e2e/clients"},
+			packages: append(bed.TestPackages(), clients...), usual: 30 * time.Second, args: []string{"-timeout=10m", "./e2e/clients"},
 		},
 		{
 			name: "uml", what: "node, in User-Mode Linux: IPVS", needs: host.Needs{Root: true, UML: true, Memory: 1500},
-			packages: slices.Concat(bed.Packages(), compiler, node, []host.Package{{Name: "ipvsadm", Why: "sets up Services as kube-proxy does in IPVS mode"}}),
+			packages: append(bed.Packages(), bed.TestPackages()...),
 			prepare:  kubeProxy, usual: 4 * time.Minute,
 			args: []string{"-timeout=20m", "-parallel=1", "-run=^(TestUML|TestRunGivesOutputAndExitCode|TestRunEndsWithItsContext|TestKernelEndsWithItsOwner|TestValidate)$", nodeRoom, "./e2e/uml"},
 		},

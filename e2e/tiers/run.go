@@ -7,10 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodedns/nodedns/e2e/console"
 	"github.com/nodedns/nodedns/e2e/host"
@@ -133,18 +130,13 @@ func (r *runner) heartbeat(t tier) (stop func()) {
 	}
 }
 
-// command runs go in a process group of its own, which is interrupted as a whole when ctx ends: the test programs are
-// go's children, not ours.
+// command is go with or without C.
 func (r *runner) command(ctx context.Context, t tier, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = r.root
+	cmd := host.GoCommand(ctx, r.root, args...)
 	cgo := "0"
 	if t.race {
 		cgo = "1"
 	}
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGINT) }
-	cmd.WaitDelay = 20 * time.Second
+	cmd.Env = append(cmd.Env, "CGO_ENABLED="+cgo)
 	return cmd
 }

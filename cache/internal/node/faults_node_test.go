@@ -2,8 +2,6 @@ package node
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 // linkFaults takes link and address away, as NetworkManager and systemd-networkd do.
@@ -141,7 +141,7 @@ func (r *rig) clusterDNSGone(t *testing.T, d time.Duration) {
 	before := len(r.log(t))
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
 		for _, path := range []string{"/health", "/ready"} {
-			if got := page("169.254.25.10:8080", path); !strings.Contains(got, "200 OK") {
+			if got := house.Page("169.254.25.10:8080", path); !strings.Contains(got, "200 OK") {
 				r.late = append(r.late, "not well without cluster DNS: "+path+" says "+got)
 			}
 		}
@@ -157,22 +157,6 @@ func (r *rig) clusterDNSGone(t *testing.T, d time.Duration) {
 		_, err := askOnce(r.target(), fmt.Sprintf("n%d.svc.cluster.local.", time.Now().UnixNano()))
 		return err == nil
 	})
-}
-
-// page fetches a page of the cache.
-func page(addr, path string) string {
-	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
-	if err != nil {
-		return err.Error()
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
-	fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
-	b, err := io.ReadAll(conn)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
 }
 
 // The cgroup hierarchy: version 2 where its controllers are, else that of version 1 for processor time alone.

@@ -13,13 +13,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodedns/nodedns/e2e/house"
 )
 
 // kubeProxyVar names the program of kube-proxy. The tiers build it; without it, the tests that need it are skipped.
 const kubeProxyVar = "NODE_TEST_KUBE_PROXY"
 
-// findKubeProxy gives the program of kube-proxy where the tiers build it.
-func findKubeProxy(t *testing.T) string {
+// kubeProxyPath is where the program of kube-proxy should be.
+func kubeProxyPath(t *testing.T) string {
 	t.Helper()
 	if p := os.Getenv(kubeProxyVar); p != "" {
 		return p
@@ -28,6 +30,13 @@ func findKubeProxy(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// findKubeProxy gives the program of kube-proxy where the tiers build it.
+func findKubeProxy(t *testing.T) string {
+	t.Helper()
+	p := kubeProxyPath(t)
 	if _, err := os.Stat(p); err != nil {
 		skip(t, "needs kube-proxy: go run ./e2e/tiers -only netns,uml builds it")
 	}
@@ -182,7 +191,7 @@ func (k *kubeProxy) start(t *testing.T, mode Mode) {
 	go func(cmd *exec.Cmd) { done <- cmd.Wait() }(k.cmd)
 	k.done = done
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		if strings.HasSuffix(page(kubeProxyMetrics, "/proxyMode"), "\r\n\r\n"+string(mode)) && strings.Contains(page("127.0.0.1:10256", "/healthz"), "200 OK") {
+		if strings.HasSuffix(house.Page(kubeProxyMetrics, "/proxyMode"), "\r\n\r\n"+string(mode)) && strings.Contains(house.Page("127.0.0.1:10256", "/healthz"), "200 OK") {
 			return
 		}
 		select {
@@ -192,7 +201,7 @@ func (k *kubeProxy) start(t *testing.T, mode Mode) {
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatalf("kube-proxy does not work in %s mode: %s", mode, page("127.0.0.1:10256", "/healthz"))
+			t.Fatalf("kube-proxy does not work in %s mode: %s", mode, house.Page("127.0.0.1:10256", "/healthz"))
 		}
 	}
 }

@@ -64,6 +64,11 @@ func TestUML(t *testing.T) {
 	}
 }
 
+func isFolder(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
+
 // inUML boots a kernel and runs tests of this program in it. dir is this package's folder.
 func inUML(t *testing.T, folder, dir, run string) {
 	t.Helper()
@@ -77,8 +82,8 @@ func inUML(t *testing.T, folder, dir, run string) {
 	}
 	shared := []string{dir}
 	// The kernel covers /tmp, where the project may be.
-	if p := findKubeProxy(t); p != "" {
-		shared = append(shared, filepath.Dir(p))
+	if programs := filepath.Dir(kubeProxyPath(t)); isFolder(programs) {
+		shared = append(shared, programs)
 	}
 	var out bytes.Buffer
 	code, err := uml.Run(t.Context(), uml.Config{
