@@ -189,10 +189,11 @@ func TestP18_ReplyToAnotherQuestion(t *testing.T) {
 func TestU04_InflightLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRouter(t, func(c *ZoneConfig) { c.MaxInflight, c.Cache.Stale.For = 2, time.Hour }, upstreamFunc(func(q *dns.Msg) *dns.Msg {
-			if q.Question[0].Name != "hot.test." {
-				time.Sleep(time.Second)
+			if q.Question[0].Name == "hot.test." {
+				return answers(t, "hot.test. 5 IN A 192.0.2.1")(q)
 			}
-			return answers(t, q.Question[0].Name+" 5 IN A 192.0.2.1")(q)
+			time.Sleep(time.Second)
+			return answers(t, q.Question[0].Name+" 60 IN A 192.0.2.1")(q) // outlives the test: its renewal would fill a place
 		}))
 		query := func(name string) []byte { return packedQuery(name, dns.TypeA, false, false) }
 		ask(t, r, query("hot.test."), client(wire.UDP))
