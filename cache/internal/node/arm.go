@@ -253,8 +253,8 @@ func (n *Node) want(s *side, left bool) want {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w := want{
-		set: s.fam.setName(n.cfg.Link), mode: n.mode,
-		served: s.fam.of(n.servedLocked()), kept: s.fam.of(n.keptLocked()),
+		set:    s.fam.setName(n.cfg.Link),
+		served: s.fam.of(n.servedLocked()), kept: s.fam.of(n.kept()), cluster: s.fam.of(n.clusterLocked()),
 		level: s.level, tracked: s.tracked, notrack: s.notrack,
 		port: n.cfg.Port, health: n.cfg.HealthPort, steer: n.steer,
 	}

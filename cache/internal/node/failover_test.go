@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 
 	"github.com/nodedns/nodedns/e2e/load"
@@ -112,6 +113,62 @@ func TestKernelSurroundings(t *testing.T) {
 			t.Run(s.name, func(t *testing.T) { s.do(t, r, few) })
 		}
 	})
+}
+
+// TestKernelOpenSocket checks that a program of the host keeps its answers on sockets that it connected before the cache
+// went or came: their source is an address that stays.
+func TestKernelOpenSocket(t *testing.T) {
+	inKernelWithCache(t, settings(1), func(t *testing.T, p place) {
+		r := newRig(t, p)
+		r.start(t)
+		for _, step := range []struct {
+			name string
+			do   func()
+			by   string
+		}{
+			{"the cache left", func() { r.end(t, syscall.SIGTERM) }, load.ByClusterDNS},
+			{"the cache came", func() { r.start(t) }, load.ByCache},
+			{"the cache was killed", func() { r.kill(t) }, load.ByClusterDNS},
+		} {
+			if p.guard < LevelOwner && step.name == "the cache was killed" {
+				continue // the lease holds on to the host's clients
+			}
+			var conns []*dns.Conn
+			for range 3 {
+				c, err := dns.Dial("udp", r.target())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				conns = append(conns, c)
+			}
+			step.do()
+			for _, c := range conns {
+				if by, err := askOn(c); by != step.by || err != nil {
+					t.Errorf("after %s, a socket from %s has its answer from %q (error %v), want %q", step.name, c.LocalAddr(), by, err, step.by)
+				}
+			}
+		}
+	})
+}
+
+// askOn asks over an open socket and says who answers.
+func askOn(c *dns.Conn) (by string, err error) {
+	q := new(dns.Msg)
+	q.SetQuestion(rawNames()[0]+".", dns.TypeA)
+	q.SetEdns0(1232, false)
+	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
+	a, _, err := (&dns.Client{Timeout: deadline}).ExchangeWithConn(q, c)
+	switch {
+	case err != nil:
+		return "", err
+	case len(a.Answer) == 0:
+		return "", fmt.Errorf("no addresses: %s", dns.RcodeToString[a.Rcode])
+	}
+	if opt := a.IsEdns0(); opt != nil && len(opt.Option) > 0 {
+		return load.ByClusterDNS, nil
+	}
+	return load.ByCache, nil
 }
 
 // surrounding is a node that is not as usual.

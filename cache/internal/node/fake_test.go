@@ -155,7 +155,7 @@ func (f *fake) Spares() ([]netip.Addr, error) {
 	return slices.Clone(f.spares), nil
 }
 
-func (f *fake) AddSpare(a netip.Addr) error {
+func (f *fake) AddSpare(a, _ netip.Addr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.refuse["AddSpare "+familyOf(a).String()]; err != nil {

@@ -50,9 +50,7 @@ func (n *Node) leaveAddrs() error {
 	if n.cfg.SkipLink {
 		return nil
 	}
-	n.mu.Lock()
-	kept := n.keptLocked()
-	n.mu.Unlock()
+	kept := n.kept()
 	var errs []error
 	for _, a := range n.served() {
 		if n.cfg.Leave == LeaveAll || !slices.Contains(kept, a) {

@@ -28,8 +28,9 @@ type links interface {
 	Holders() (map[netip.Addr][]string, error)
 	// Spares lists the addresses for which there is a spare local route of ours.
 	Spares() ([]netip.Addr, error)
-	// AddSpare adds the route that keeps a local while the link is gone; no error if there is one.
-	AddSpare(a netip.Addr) error
+	// AddSpare makes the route that keeps a local while the link is gone, in place of one that is there. If a is on no link,
+	// programs of the host that ask a have source as their address; the zero source is a itself.
+	AddSpare(a, source netip.Addr) error
 	// DelSpare removes that route; no error if it is gone.
 	DelSpare(a netip.Addr) error
 	// Watch returns a channel that is sent to, without ever blocking the sender, after links, addresses or routes
@@ -86,11 +87,11 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 	local, linked := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	spares, err := n.links.Spares()
 	for _, a := range addrs {
-		if err == nil && slices.Contains(spares, a) {
+		if err == nil && slices.Contains(spares, a) && !first { // a predecessor's may have another source
 			local[a] = true
 			continue
 		}
-		if addErr := n.links.AddSpare(a); addErr != nil {
+		if addErr := n.links.AddSpare(a, n.source(a)); addErr != nil {
 			err = errors.Join(err, fmt.Errorf("adding the spare local route for %s: %w", a, addErr))
 			continue
 		}
@@ -102,7 +103,11 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 	if n.problems.note(stepLink, 0, n.ensureLink(repaired)) == nil {
 		l, err := n.links.Link(n.cfg.Link)
 		for _, a := range addrs {
-			if err != nil || slices.Contains(l.Addrs, a) {
+			there := slices.Contains(l.Addrs, a)
+			if there && local[a] && n.source(a).IsValid() {
+				err = errors.Join(err, n.links.DelAddr(n.cfg.Link, a)) // with it there, clients would have it as their source
+			}
+			if err != nil || there || n.source(a).IsValid() {
 				continue
 			}
 			if addErr := n.links.AddAddr(n.cfg.Link, a); addErr != nil {
@@ -116,7 +121,7 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 			for _, a := range addrs {
 				if slices.Contains(l.Addrs, a) {
 					linked[a] = true
-				} else if err == nil {
+				} else if err == nil && !n.source(a).IsValid() {
 					err = fmt.Errorf("address %s is not on link %s right after it was added: something removes it", a, n.cfg.Link)
 				}
 			}
@@ -131,6 +136,23 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// source is the address that programs of the host have when they ask a. It is a itself, as always with local addresses, and
+// then the zero one is returned. But a ClusterIP ceases to be local when the cache leaves, and takes with it the answers
+// that are on their way to it, and the questions from sockets that are connected by then. Hence in IPv4 its clients have
+// an address that stays, and it is on no link, since an address on a link is the source before any other. In IPv6 it
+// must be on a link to be bound.
+func (n *Node) source(a netip.Addr) netip.Addr {
+	return sourceOf(a, n.kept())
+}
+
+func sourceOf(a netip.Addr, kept []netip.Addr) netip.Addr {
+	of := familyOf(a).of(kept)
+	if !a.Is4() || len(of) == 0 || slices.Contains(of, a) {
+		return netip.Addr{}
+	}
+	return of[0]
 }
 
 // ensureLink makes the link and sets it up.

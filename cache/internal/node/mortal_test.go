@@ -56,8 +56,8 @@ func (m *mortal) DelAddr(n string, a netip.Addr) error {
 	return m.alive(func() error { return m.fake.DelAddr(n, a) })
 }
 
-func (m *mortal) AddSpare(a netip.Addr) error {
-	return m.alive(func() error { return m.fake.AddSpare(a) })
+func (m *mortal) AddSpare(a, source netip.Addr) error {
+	return m.alive(func() error { return m.fake.AddSpare(a, source) })
 }
 
 func (m *mortal) DelSpare(a netip.Addr) error {
@@ -181,7 +181,7 @@ func unharmed(t *testing.T, f *fake, cfg Config, when string) {
 		}
 	}
 	cluster := addrs("10.96.0.10")[0]
-	if slices.Contains(f.spares, cluster) && !strings.Contains(f.String(), "nat -A POSTROUTING -s 10.96.0.10/32") {
+	if slices.Contains(f.spares, cluster) && !strings.Contains(f.String(), "nat -A POSTROUTING -s 169.254.25.10/32 ! -o lo -m conntrack --ctorigdst 10.96.0.10 ") {
 		t.Errorf("%s: the ClusterIP is local, and nothing masquerades questions of the host:\n%s", when, f)
 	}
 	// What steers without looking at socket or owner must end with the lease.

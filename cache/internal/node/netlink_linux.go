@@ -173,8 +173,8 @@ func (k kernelLinks) Spares() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// spare is the local route for a through the loopback link, which nobody takes away.
-func spare(a netip.Addr) (*netlink.Route, error) {
+// spare is the local route for a through the loopback link, which nobody takes away. The source is its preferred one.
+func spare(a, source netip.Addr) (*netlink.Route, error) {
 	lo, err := linkByName("lo")
 	if err != nil {
 		return nil, fmt.Errorf("finding the loopback link: %w", err)
@@ -182,6 +182,7 @@ func spare(a netip.Addr) (*netlink.Route, error) {
 	return &netlink.Route{
 		LinkIndex: lo.Attrs().Index,
 		Dst:       hostNet(a),
+		Src:       source.AsSlice(),
 		Type:      unix.RTN_LOCAL,
 		Table:     unix.RT_TABLE_LOCAL,
 		Scope:     netlink.SCOPE_HOST,
@@ -190,8 +191,8 @@ func spare(a netip.Addr) (*netlink.Route, error) {
 	}, nil
 }
 
-func (k kernelLinks) AddSpare(a netip.Addr) error {
-	r, err := spare(a)
+func (k kernelLinks) AddSpare(a, source netip.Addr) error {
+	r, err := spare(a, source)
 	if err != nil {
 		return err
 	}
@@ -200,7 +201,7 @@ func (k kernelLinks) AddSpare(a netip.Addr) error {
 }
 
 func (k kernelLinks) DelSpare(a netip.Addr) error {
-	r, err := spare(a)
+	r, err := spare(a, netip.Addr{})
 	if err != nil {
 		return err
 	}

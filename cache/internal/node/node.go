@@ -88,10 +88,15 @@ func (n *Node) served() []netip.Addr {
 }
 
 func (n *Node) servedLocked() []netip.Addr {
-	out := n.keptLocked()
+	return append(n.kept(), n.clusterLocked()...)
+}
+
+// clusterLocked are the ClusterIPs among them.
+func (n *Node) clusterLocked() []netip.Addr {
 	if n.mode == IPVS {
-		return out
+		return nil
 	}
+	var out []netip.Addr
 	for _, a := range n.cfg.ClusterIP {
 		if !slices.Contains(out, a) {
 			out = append(out, a)
@@ -100,8 +105,8 @@ func (n *Node) servedLocked() []netip.Addr {
 	return out
 }
 
-// keptLocked are the addresses that Pods have in their resolv.conf: they stay until cleanup.
-func (n *Node) keptLocked() []netip.Addr {
+// kept are the addresses that Pods have in their resolv.conf: they stay until cleanup.
+func (n *Node) kept() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.cfg.Local {
 		// As the upstream cache is told to, both may be listed; the ClusterIP is no address of our own.

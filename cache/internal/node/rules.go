@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -99,8 +98,8 @@ type want struct {
 	set          string       // name of the lease set
 	served       []netip.Addr // addresses the cache answers on
 	kept         []netip.Addr // addresses Pods have in their resolv.conf: these have a backstop
+	cluster      []netip.Addr // ClusterIPs that the cache serves too
 	targets      []netip.AddrPort
-	mode         Mode
 	level        Level
 	tracked      bool // no NOTRACK: the guarded ACCEPT comes before the backstop
 	notrack      []string
@@ -240,28 +239,25 @@ func (w want) backstop(add adder) {
 						add("nat", chain, "backstop", append(spec, "-j", "DNAT", "--to-destination", t.String())...)
 					}
 				}
-				w.masquerade(add, a, p)
+				masquerade(add, a, append([]string{"-p", p}, w.origin(a)...))
 			}
 		}
 	}
-	if w.mode == IPVS {
-		return
-	}
-	// A client on the host has the ClusterIP as its source too, since it is local; without this its question leaves the
-	// node with that source if kube-proxy does not know the cluster's address ranges.
-	for _, a := range w.served {
-		if !slices.Contains(w.kept, a) {
-			for _, p := range protocols() {
-				w.masquerade(add, a, p)
-			}
+	// While a ClusterIP is local, clients on the host have a local address as their source, for all its ports. Sockets keep
+	// that address, so the rule stays with it.
+	for _, a := range w.cluster {
+		source := a
+		if s := sourceOf(a, w.kept); s.IsValid() {
+			source = s
 		}
+		masquerade(add, source, []string{"-m", "conntrack", "--ctorigdst", a.String()})
 	}
 }
 
-// masquerade gives questions of host-network clients, whose source is the local address they ask, a source that the
+// masquerade gives questions of host-network clients, whose source is an address that only this node knows, one that the
 // answer finds back to. It matches these flows and no others.
-func (w want) masquerade(add adder, a netip.Addr, p string) {
-	spec := append([]string{"-s", cidr(a), "!", "-o", "lo", "-p", p}, w.origin(a)...)
+func masquerade(add adder, source netip.Addr, match []string) {
+	spec := append([]string{"-s", cidr(source), "!", "-o", "lo"}, match...)
 	add("nat", "POSTROUTING", "backstop of the host", append(spec, "-j", "MASQUERADE")...)
 }
 
