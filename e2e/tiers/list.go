@@ -61,9 +61,9 @@ func tiers() []tier {
 		},
 		{
 			name: "netns", what: "node, in network namespaces of this kernel", needs: host.Needs{Root: true},
-			packages: bed.TestPackages(), prepare: kubeProxy, usual: 2 * time.Minute,
-			// Two at a time: with eight, and half the time, a question was lost now and then by those that may lose none.
-			args: []string{"-timeout=10m", "-parallel=2", "-run=" + kernelTests, nodeRoom},
+			packages: bed.TestPackages(), prepare: kubeProxy, usual: time.Minute,
+			// These tests wait more than they work, so there are more of them at a time than processors.
+			args: []string{"-timeout=10m", "-parallel=8", "-run=" + kernelTests, nodeRoom},
 		},
 		{
 			name: "clients", what: "dig, kdig, drill, glibc, musl and Go ask the cache", needs: host.Needs{Root: true},

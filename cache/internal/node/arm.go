@@ -31,10 +31,21 @@ type seen struct {
 	generation string
 	// armed says that it was complete once, so that what is missing now was taken away.
 	armed bool
-	// doubted says that it does not list what was put into it.
-	doubted bool
+	// unlisted counts the times in a row that it did not list what had just been put into it. doubted is until when nothing is
+	// put into it for that.
+	unlisted int
+	doubted  time.Time
 	// full is when it was last looked at.
 	full time.Time
+}
+
+// doubt notes that the table does not list what was just put into it. If others changed it meanwhile they may have cleared it,
+// as a firewall does that is reloaded, though not many times in a row. Else adding again each second would pile up rules
+// without end.
+func (s *seen) doubt(changed bool) {
+	if s.unlisted++; !changed || s.unlisted >= 3 {
+		s.doubted = time.Now().Add(10 * time.Minute)
+	}
 }
 
 func newSide(fam family) *side {
@@ -283,7 +294,7 @@ func (n *Node) applyRules(ctx context.Context, s *side) error {
 }
 
 // errUnlisted says that a table does not list what was just put into it.
-var errUnlisted = errors.New("rules that were added are not listed; adding no more of them")
+var errUnlisted = errors.New("rules that were added are not listed: either somebody clears the table, or it does not show them, and then no more are added")
 
 // applyTable makes one table as it should be: of rules, those that are for it. The result is noted.
 func (n *Node) applyTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
@@ -303,48 +314,69 @@ func (n *Node) applyTable(ctx context.Context, s *side, t tableChains, rules []r
 	return n.problems.note(t.step, s.fam, err)
 }
 
+// changeTable makes a table hold rules and nothing else of ours. It looks again after each change: others may change the table
+// at the same time.
 func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
 	known := s.seen[t.table]
-	// Read before looking: a change in between is then seen as one the next time.
-	generation, err := s.tables.Generation(t.table)
-	if err != nil {
-		generation = ""
-	}
-	changes, err := n.planTable(ctx, s, t, rules)
-	if err != nil {
-		return err
-	}
-	if len(changes) > 0 {
-		adds := slices.ContainsFunc(changes, func(c change) bool { return c.insert })
-		if adds && known.doubted {
-			return errUnlisted
-		}
-		if err := n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) }); err != nil {
+	added := map[string]bool{}
+	for range 4 {
+		// Read before looking: a change in between is then seen as one the next time.
+		generation := s.generation(t.table)
+		changes, err := n.planTable(ctx, s, t, rules)
+		if err != nil {
 			return err
 		}
-		if known.armed {
-			kinds := map[string]int{}
-			for _, c := range changes {
-				kinds[c.kind]++
-				n.m.repairs.WithLabelValues(c.kind).Inc()
-			}
-			n.log.Warn("put back a part of the node", "family", s.fam.String(), "table", t.table, "changes", kinds)
+		if len(changes) == 0 {
+			known.armed, known.unlisted, known.doubted = true, 0, time.Time{}
+			known.generation, known.full = generation, time.Now()
+			return nil
 		}
-		if !adds {
+		adds := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !c.insert })
+		if slices.ContainsFunc(adds, func(c change) bool { return added[c.key()] }) {
+			known.doubt(generation == "" || s.generation(t.table) != generation)
+			return errUnlisted
+		}
+		if len(adds) > 0 && time.Now().Before(known.doubted) {
+			return errUnlisted
+		}
+		if err := n.commit(ctx, s, t, changes); err != nil {
+			return err
+		}
+		for _, c := range adds {
+			added[c.key()] = true
+		}
+		if len(adds) == 0 {
 			known.armed, known.generation = true, ""
 			return nil
 		}
-		if changes, err = n.planTable(ctx, s, t, rules); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(changes, func(c change) bool { return c.insert }) {
-			// Adding again each time would pile up rules without end.
-			known.doubted = true
-			return errUnlisted
-		}
 	}
-	known.armed, known.doubted, known.generation, known.full = true, false, generation, time.Now()
+	return errors.New("others change it as fast as this cache does")
+}
+
+// commit carries out changes, and counts them as repairs where the table had been complete before.
+func (n *Node) commit(ctx context.Context, s *side, t tableChains, changes []change) error {
+	if err := n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) }); err != nil {
+		return err
+	}
+	if !s.seen[t.table].armed {
+		return nil
+	}
+	kinds := map[string]int{}
+	for _, c := range changes {
+		kinds[c.kind]++
+		n.m.repairs.WithLabelValues(c.kind).Inc()
+	}
+	n.log.Warn("put back a part of the node", "family", s.fam.String(), "table", t.table, "changes", kinds)
 	return nil
+}
+
+// generation is the table's, empty if it cannot be had.
+func (s *side) generation(table string) string {
+	g, err := s.tables.Generation(table)
+	if err != nil {
+		return ""
+	}
+	return g
 }
 
 // planTable compares a table with what it should hold.

@@ -220,6 +220,10 @@ func (f *fake) DelSet(name string, a netip.Addr) error {
 	return nil
 }
 
+func (f *fake) Forget(fam family, _ []netip.Addr, _ uint16, _ ...uint8) error {
+	return f.refuse["Forget "+fam.String()]
+}
+
 func (f *fake) DestroySet(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -348,6 +352,8 @@ type fakeTables struct {
 	generation int
 	// hide keeps rules from being listed, as some iptables versions do.
 	hide bool
+	// clear takes all rules away before each listing, as others do.
+	clear bool
 }
 
 func (t *fakeTables) refused(doors ...string) error {
@@ -364,6 +370,10 @@ func (t *fakeTables) List(table string, chains []string) ([]string, error) {
 	defer t.f.mu.Unlock()
 	if err := t.refused("List", "table "+table); err != nil {
 		return nil, err
+	}
+	if t.clear {
+		clear(t.chains)
+		t.generation++
 	}
 	var out []string
 	for _, chain := range chains {

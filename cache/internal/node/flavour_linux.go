@@ -14,6 +14,7 @@ import (
 type kernel interface {
 	links
 	sets
+	flows
 	endpointReader
 	// Tables gives the iptables of a family: of the forced flavour, or of the one that kube-proxy chose.
 	Tables(fam family, force Flavour, wait time.Duration) (tables, Flavour, error)
@@ -27,6 +28,7 @@ type kernel interface {
 type host struct {
 	kernelLinks
 	kernelSets
+	kernelFlows
 	proxyRules
 }
 

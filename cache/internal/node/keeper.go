@@ -70,7 +70,7 @@ func (n *Node) leases() []*side {
 	var out []*side
 	for _, s := range n.sides {
 		if s.lease != nil {
-			out = append(out, &side{fam: s.fam, lease: s.lease})
+			out = append(out, &side{fam: s.fam, lease: s.lease, tracked: s.tracked})
 		}
 	}
 	return out
@@ -108,6 +108,7 @@ func (n *Node) drop() {
 			_ = n.problems.fail(stepLease, s.fam, err)
 		}
 	}
+	n.forget(unix.IPPROTO_UDP)
 }
 
 func (n *Node) leave() {

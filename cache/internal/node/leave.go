@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TearDown removes what Config.Leave and the proxy mode say. Pods with the local address in their resolv.conf go on
@@ -16,6 +18,7 @@ import (
 func (n *Node) TearDown(ctx context.Context) error {
 	n.work.Lock()
 	defer n.work.Unlock()
+	n.forget(unix.IPPROTO_UDP, unix.IPPROTO_TCP) // also what answers under way have opened since the lease ended
 	var errs []error
 	if n.cfg.Leave == LeaveNothing {
 		return n.closeLeases(func(s *side) bool { return s.level == LevelOwner })
@@ -23,7 +26,7 @@ func (n *Node) TearDown(ctx context.Context) error {
 	for _, s := range n.sides {
 		s.expectChanges()
 	}
-	// Addresses first: a ClusterIP that is local is the source of the host's own questions, and needs its masquerade.
+	// Addresses first: in IPv6 a ClusterIP that is local is the source of the host's own questions, and needs its masquerade.
 	errs = append(errs, n.leaveAddrs())
 	for _, s := range n.sides {
 		// The rules go before the set they refer to. By now none of them steers anything: the lease is off.
@@ -31,6 +34,16 @@ func (n *Node) TearDown(ctx context.Context) error {
 	}
 	errs = append(errs, n.closeLeases(func(*side) bool { return true }))
 	return errors.Join(errs...)
+}
+
+// forget ends the tracked flows to the cache, so that the next questions of their clients are the backstop's. Those of UDP end
+// with the lease; TCP connections are served until the sockets are closed.
+func (n *Node) forget(protocols ...uint8) {
+	for _, s := range n.leases() {
+		if s.tracked {
+			_ = n.problems.note(stepFlows, s.fam, n.kernel.Forget(s.fam, s.fam.of(n.served()), n.cfg.Port, protocols...))
+		}
+	}
 }
 
 // closeLeases closes the leases of those sides.

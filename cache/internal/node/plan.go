@@ -70,6 +70,9 @@ type change struct {
 	spec   []string // with the comment
 }
 
+// key names the rule that it is about.
+func (c change) key() string { return c.chain + joinWords(c.spec) }
+
 // String is the change as iptables-restore reads it.
 func (c change) String() string {
 	head := "-D " + c.chain

@@ -25,6 +25,7 @@ const (
 	stepOwner   step = "owner"
 	stepGuard   step = "guard"
 	stepLease   step = "lease"
+	stepFlows   step = "flows"
 	stepForeign step = "foreign"
 
 	stepEndpoints step = "endpoints"

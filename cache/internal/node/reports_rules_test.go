@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -125,6 +126,26 @@ func TestN04_RulesThatAreNotListed(t *testing.T) {
 		if len(lines) != len(n.wantedIn(k)) {
 			t.Errorf("%v: %d rules, want %d", k, len(lines), len(n.wantedIn(k)))
 		}
+	}
+}
+
+// TestN04_ClearedWhileLooking: a firewall that is reloaded between the adding and the looking takes the rules away for that
+// moment, not for good.
+func TestN04_ClearedWhileLooking(t *testing.T) {
+	f := newFake()
+	n := started(t, makeNode(t, Config{Guard: LevelSocket}, f, kindOurs))
+	clearing := func(yes bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.rules[v4].clear = yes
+	}
+	clearing(true)
+	if err := n.applyRules(t.Context(), n.sides[0]); !errors.Is(err, errUnlisted) {
+		t.Fatalf("cleared at once, the rules are there? %v", err)
+	}
+	clearing(false)
+	if err := n.applyRules(t.Context(), n.sides[0]); err != nil || len(n.problems.list()) > 0 {
+		t.Errorf("the next time: %v, %q", err, n.problems.list())
 	}
 }
 
