@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -70,6 +71,19 @@ func (r KillResult) Excess() float64 {
 		return float64(r.Failed)
 	}
 	return float64(r.Failed) - float64(r.Queries)*float64(r.BaselineFailed)/float64(r.BaselineQueries)
+}
+
+// Crowded says that questions which failed were sent closer together than the rate allows. Then the machine had stood still,
+// the load made up for it in one go, and the kill met a cache with more questions in its sockets than the load puts there.
+func (r KillResult) Crowded() bool {
+	at := slices.Sorted(slices.Values(r.FailedAtMS))
+	step := 1000 / float64(r.RatePerSec)
+	for i := 2; i < len(at); i++ {
+		if at[i]-at[i-2] < step {
+			return true
+		}
+	}
+	return false
 }
 
 // KillCache kills the cache on the Pod's node by SIGKILL while the Pod asks open-loop, each time after it was back.

@@ -95,7 +95,13 @@ func (e *Env) Tell(ctx context.Context) (r Report, err error) {
 	if err := e.showResolution(ctx, pod, node, &r); err != nil {
 		return r, err
 	}
-	r.Sigkill, err = e.KillCache(ctx, pod, node, KillConfig{Kills: 3, Rate: 100, Calm: 3 * time.Second, Baseline: 15 * time.Second})
+	for range 2 {
+		r.Sigkill, err = e.KillCache(ctx, pod, node, KillConfig{Kills: 3, Rate: 100, Calm: 3 * time.Second, Baseline: 15 * time.Second})
+		if err != nil || r.Sigkill.Excess() <= maxExcess || !r.Sigkill.Crowded() {
+			break
+		}
+		e.con.Step("questions that failed were sent all at once, after this machine had stood still: measuring once more")
+	}
 	return r, err
 }
 
