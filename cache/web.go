@@ -28,12 +28,9 @@ type proof struct {
 	mark   uint32
 }
 
-// Prove asks every address that is served or steered to over UDP and TCP, and looks at the progress of every worker, since a question
-// reaches only one of those that share an address.
+// Prove asks every address that is served or steered to over UDP and TCP, and meanwhile looks at the progress of every worker,
+// since a question reaches only one of those that share an address. A worker without progress is node.ErrStuck.
 func (p *proof) Prove(ctx context.Context) error {
-	if err := p.server.progress(stuckAfter); err != nil {
-		return err
-	}
 	addrs := p.server.asked()
 	if len(addrs) == 0 {
 		return fmt.Errorf("nothing is served")
@@ -41,7 +38,22 @@ func (p *proof) Prove(ctx context.Context) error {
 	for i, a := range addrs {
 		addrs[i] = netip.AddrPortFrom(reachable(a.Addr()), a.Port())
 	}
-	return probe.New(probe.Config{Addrs: slices.Compact(addrs), Name: p.name, Mark: p.mark}).Prove(ctx)
+	answered := make(chan error, 1)
+	go func() {
+		answered <- probe.New(probe.Config{Addrs: slices.Compact(addrs), Name: p.name, Mark: p.mark}).Prove(ctx)
+	}()
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if err := p.server.progress(stuckAfter); err != nil {
+			return fmt.Errorf("%w: %w", node.ErrStuck, err)
+		}
+		select {
+		case err := <-answered:
+			return err
+		case <-look.C:
+		}
+	}
 }
 
 // reachable is the address to ask when all addresses are bound.

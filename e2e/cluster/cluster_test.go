@@ -42,4 +42,5 @@ func TestCluster(t *testing.T) {
 	t.Run("BackstopProven", func(t *testing.T) { testBackstopProven(t, env) })
 	t.Run("NotInjected", func(t *testing.T) { testNotInjected(t, env) })
 	t.Run("CacheAway", func(t *testing.T) { testCacheAway(t, env) })
+	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, env) })
 }

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nodedns/nodedns/e2e/bed"
 	"github.com/nodedns/nodedns/e2e/cluster"
+	"github.com/nodedns/nodedns/e2e/host"
 )
 
 // testClients: a Pod resolves the same names with the resolvers of glibc, musl and Go, by search list and in full, and
@@ -102,5 +104,77 @@ func testCacheAway(t *testing.T, env *cluster.Env) {
 	}
 	if out, err := late.Exec(ctx, nil, "lookup-glibc", "kube-dns.kube-system", strings.TrimSuffix(bed.OutsideName, ".")); err != nil {
 		t.Errorf("a Pod created without any cache: %q, %v", out, err)
+	}
+}
+
+// traces are lines of a node's rules, sets, links and routes that are ours.
+func traces(t *testing.T, node *bed.Node) string {
+	t.Helper()
+	out, err := node.Agent.Run(t.Context(), "sh", "-ec", `
+all=$(iptables-save; ip6tables-save; ipset list -n; ip -o link; ip route show table local)
+echo "$all" | grep -e nodedns -e nodelocaldns -e 169.254.25.10 || true`)
+	if err != nil {
+		t.Fatalf("looking at %s: %v: %s", node.Name, err, out)
+	}
+	return out
+}
+
+// testUninstall follows the README: what a Pod still has in its resolv.conf stays on its node, however often somebody asks to
+// remove it, and goes with that Pod.
+func testUninstall(t *testing.T, env *cluster.Env) {
+	ctx := t.Context()
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := env.Kubectl(ctx, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	run("delete", "mutatingwebhookconfiguration", "nodedns-webhook")
+	run("delete", "--ignore-not-found", "--timeout=120s", "-k", env.Manifests("self-managed"))
+	for _, node := range env.Nodes {
+		if traces(t, node) == "" {
+			t.Errorf("%s: nothing is there to be removed", node.Name)
+		}
+	}
+	run("apply", "-k", env.Manifests("uninstall"))
+	clean, used := env.Nodes[0], env.Nodes[1] // all Pods with the address are on this one
+	err := host.Until(ctx, clean.Name+" to be clean", 2*time.Minute, func(context.Context) error {
+		if left := traces(t, clean); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = host.Until(ctx, "the check to name the Pods", time.Minute, func(context.Context) error {
+		out, err := env.Kubectl(ctx, "-n", "kube-system", "logs", "-l", "k8s-app=nodedns-uninstall", "-c", "check", "--tail=-1")
+		if err == nil && (!strings.Contains(out, "clients/stays") || !strings.Contains(out, "demo/client")) {
+			err = errors.New(out)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if traces(t, used) == "" {
+		t.Errorf("%s has been cleaned while Pods there have the address", used.Name)
+	}
+	run("delete", "namespace", "demo", "clients", "--timeout=120s")
+	run("-n", "kube-system", "rollout", "status", "daemonset/nodedns-uninstall", "--timeout=180s")
+	for _, node := range env.Nodes {
+		if left := traces(t, node); left != "" {
+			t.Errorf("%s after uninstalling:\n%s", node.Name, left)
+		}
+	}
+	run("delete", "--timeout=60s", "-k", env.Manifests("uninstall"))
+	pod, err := env.CreatePod(ctx, cluster.PodSpec{Namespace: "plain", Name: "afterwards", Node: used.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := pod.Exec(ctx, nil, "lookup-glibc", "kube-dns.kube-system"); err != nil {
+		t.Errorf("a Pod after uninstalling: %q, %v", out, err)
 	}
 }

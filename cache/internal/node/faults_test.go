@@ -215,12 +215,11 @@ func twoAtOnce(t *testing.T, r *rig) {
 }
 
 // stick makes workers of the cache hang until the node has noticed, and then replaces it, as the liveness probe does. Where
-// others go on answering, a proof may succeed by them until a worker has been away for two seconds; then the lease runs out.
+// others go on answering, a proof may succeed by them until a worker has been away for two seconds; then service ends at once.
 func (r *rig) stick(t *testing.T, questions string) {
 	t.Helper()
 	sh(t, fmt.Sprintf("ip netns exec pod env %s=stick %s %s %s", roleVar, program(stagedTest), r.target(), questions))
-	const noticed = 2*time.Second + 500*time.Millisecond + time.Second // away, since it last came round, seen by the next proof
-	r.within(noticed+afterLease, "out of service with a stuck worker", func() bool { return bytes.Contains(r.log(t), []byte("in_service=false")) })
+	r.within(afterLease, "out of service with a stuck worker", func() bool { return bytes.Contains(r.log(t), []byte("in_service=false")) })
 	time.Sleep(time.Second)
 	r.kill(t)
 	r.start(t)

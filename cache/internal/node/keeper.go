@@ -50,7 +50,7 @@ func (n *Node) lead(ctx context.Context, proof Proof) {
 			last = time.Now()
 			n.setInService(true)
 		}
-		if !last.IsZero() && time.Since(last) >= n.cfg.Lease {
+		if !last.IsZero() && (errors.Is(err, ErrStuck) || time.Since(last) >= n.cfg.Lease) {
 			last = time.Time{}
 			n.drop() // where the kernel keeps the time this is no news to it
 			n.setInService(false)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,13 +31,22 @@ func leaseRig(t *testing.T, cfg Config, proof Proof) (f *fake, n *Node, stop fun
 }
 
 func TestLeaseFollowsTheProof(t *testing.T) {
-	for _, level := range []Level{LevelOwner, LevelSocket, LevelLease} {
-		t.Run(level.String(), func(t *testing.T) {
+	for _, c := range []struct {
+		level       Level
+		failure     error
+		least, most time.Duration // in service after the last proof
+	}{
+		{LevelOwner, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
+		{LevelSocket, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
+		{LevelLease, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
+		{LevelSocket, fmt.Errorf("%w: worker 1", ErrStuck), 0, time.Second},
+	} {
+		t.Run(c.level.String()+", "+c.failure.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var stuck atomic.Bool
-				f, n, stop := leaseRig(t, Config{Guard: level}, answering{func() error {
+				f, n, stop := leaseRig(t, Config{Guard: c.level}, answering{func() error {
 					if stuck.Load() {
-						return errors.New("a worker is stuck")
+						return c.failure
 					}
 					return nil
 				}})
@@ -50,8 +60,8 @@ func TestLeaseFollowsTheProof(t *testing.T) {
 				for f.leased(a) {
 					time.Sleep(10 * time.Millisecond)
 				}
-				if took := time.Since(begin); took > 3*time.Second {
-					t.Errorf("in service for %s after the last proof, want at most the lease", took)
+				if took := time.Since(begin); took < c.least || took > c.most {
+					t.Errorf("in service for %s after the last proof, want %s to %s", took, c.least, c.most)
 				}
 				time.Sleep(2 * time.Second)
 				if n.InService() {

@@ -102,7 +102,7 @@ func cleanup(ctx context.Context, link string, log *slog.Logger, k kernel, kind 
 	if link == "" {
 		link = DefaultLink
 	}
-	l, err := lockFor(ctx, link, cleanupWait)
+	l, err := lockFor(ctx, cleanupWait)
 	if err != nil {
 		return fmt.Errorf("cleaning up: a cache is running on this node, stop it first: %w", err)
 	}
@@ -123,10 +123,10 @@ func cleanup(ctx context.Context, link string, log *slog.Logger, k kernel, kind 
 	return errors.Join(append(errs, n.cleanLink())...)
 }
 
-func lockFor(ctx context.Context, link string, wait time.Duration) (net.Listener, error) {
+func lockFor(ctx context.Context, wait time.Duration) (net.Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return lock(ctx, link, func(string) {})
+	return lock(ctx, func(string) {})
 }
 
 // cleanRules removes the rules of one family and flavour.

@@ -34,9 +34,13 @@ import (
 type Proof interface {
 	// Prove returns nil if every worker of the cache answered just now. It must not depend on any upstream: an outage of
 	// cluster DNS must not take a cache with stale answers out of service. It is called each Config.Renew, one call at a
-	// time, with a deadline of less than the lease.
+	// time, with a deadline of less than the lease. What wraps ErrStuck ends service at once; after other errors, which may be
+	// a lost packet or a slow moment, the lease runs out unless a later proof succeeds.
 	Prove(ctx context.Context) error
 }
+
+// ErrStuck says that a part of the cache has stood still for so long that the questions it takes are lost.
+var ErrStuck = errors.New("a part of the cache is stuck")
 
 // Node sets up one node. Its verbs are called one after the other; the readers (Addrs, Level, Status, …) at any time.
 type Node struct {

@@ -1,10 +1,12 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +119,48 @@ func TestKernelLock(t *testing.T) {
 		}
 		if err := second.Unlock(); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestKernelLockHeldByStrangers: the names that another user of the host network holds keep nobody from owning the node, and
+// one owner stays one, also when the strangers have gone.
+func TestKernelLockHeldByStrangers(t *testing.T) {
+	inKernel(t, func(t *testing.T, p place) {
+		stranger := exec.CommandContext(t.Context(), os.Args[0])
+		stranger.Env = append(os.Environ(), roleVar+"=squatter")
+		stranger.Stderr = t.Output()
+		out, err := stranger.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stranger.Start(); err != nil {
+			t.Fatal(err)
+		}
+		gone := sync.OnceFunc(func() { _ = stranger.Process.Kill(); _ = stranger.Wait() })
+		defer gone()
+		if _, err := out.Read(make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		first, second := p.node(t, Config{}), p.node(t, Config{})
+		if err := first.Lock(t.Context()); err != nil {
+			t.Fatalf("beside a stranger: %v", err)
+		}
+		waits := func(when string) {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if err := second.Lock(ctx); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+				t.Errorf("%s: the second owns the node too, or does not know why not: %v", when, err)
+			}
+		}
+		waits("beside the stranger")
+		gone()
+		waits("with the stranger gone")
+		if err := first.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Lock(t.Context()); err != nil {
+			t.Errorf("after the first: %v", err)
 		}
 	})
 }

@@ -29,6 +29,8 @@ func actRole() {
 		err = serveDNS()
 	case "holder":
 		err = holdPort(os.Args[1], os.Args[2])
+	case "squatter":
+		err = squat()
 	case "owner":
 		err = ownForever()
 	case "powerless":
@@ -107,6 +109,21 @@ func holdPort(network, addr string) error {
 		return err
 	}
 	defer held.Close()
+	fmt.Println("held")
+	time.Sleep(time.Minute)
+	return nil
+}
+
+// squat takes the first name of the node's lock as another user than root, says so, and keeps it.
+func squat() error {
+	if err := syscall.Setuid(65534); err != nil {
+		return err
+	}
+	l, err := net.Listen("unix", lockName(0))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
 	fmt.Println("held")
 	time.Sleep(time.Minute)
 	return nil
