@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +62,44 @@ func TestUninstallCheckFlags(t *testing.T) {
 	}
 }
 
+func TestUntilClear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		find := func(context.Context) ([]string, error) {
+			looks++
+			switch {
+			case looks < 4:
+				return []string{"shop/injected"}, nil
+			case looks < 6:
+				return nil, errors.New("the API server is away")
+			case looks < 8:
+				return []string{"shop/late"}, nil
+			}
+			return nil, nil
+		}
+		var stdout, stderr bytes.Buffer
+		if got := untilClear(t.Context(), find, false, &stdout, &stderr); got != 1 || looks != 1 {
+			t.Errorf("without waiting: status %d after %d looks", got, looks)
+		}
+		stderr.Reset()
+		if got := untilClear(t.Context(), find, true, &stdout, &stderr); got != 0 || looks != 8 || stdout.Len() == 0 {
+			t.Errorf("status %d after %d looks: %s", got, looks, &stdout)
+		}
+		// Each state is told once.
+		for _, word := range []string{"shop/injected", "is away", "shop/late"} {
+			if n := strings.Count(stderr.String(), word); n != 1 {
+				t.Errorf("%q is told %d times:\n%s", word, n, &stderr)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		never := func(context.Context) ([]string, error) { return []string{"shop/injected"}, nil }
+		if got := untilClear(ctx, never, true, &stdout, &stderr); got != 1 {
+			t.Errorf("ended while waiting: status %d", got)
+		}
+	})
+}
+
 // What uninstalls asks first, may nothing but list Pods, and gives its token to the check alone.
 func TestUninstallManifest(t *testing.T) {
 	all := objects(t, "uninstall")
@@ -71,7 +113,7 @@ func TestUninstallManifest(t *testing.T) {
 		pod.ServiceAccountName != account.Name || *pod.AutomountServiceAccountToken || *account.AutomountServiceAccountToken {
 		t.Errorf("account %s, bound %+v, Pod's %s", account.Name, binding.Subjects, pod.ServiceAccountName)
 	}
-	if len(pod.InitContainers) != 2 || pod.InitContainers[0].Name != "check" || pod.InitContainers[0].Args[0] != "uninstall-check" || pod.InitContainers[1].Args[0] != "cleanup" {
+	if len(pod.InitContainers) != 2 || pod.InitContainers[0].Name != "check" || !slices.Equal(pod.InitContainers[0].Args[:2], []string{"uninstall-check", "-wait"}) || pod.InitContainers[1].Args[0] != "cleanup" {
 		t.Fatalf("it does not check and then clean up: %+v", pod.InitContainers)
 	}
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
