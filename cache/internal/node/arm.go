@@ -18,8 +18,9 @@ type side struct {
 	tracked bool
 	notrack []string // the target that keeps packets out of connection tracking
 	lease   lease
-	// seen is what is known of each table.
+	// seen is what is known of each table, read what is known of kube-proxy's rules in the table nat.
 	seen map[string]*seen
+	read seen
 	// retry is the earliest time to arm once more what could not be armed, pause the time after that.
 	retry time.Time
 	pause time.Duration

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // endpointReader is what the node room needs to find the endpoints of the cluster DNS. A fake stands in for it in tests.
@@ -42,8 +43,11 @@ func (n *Node) keepEndpoints(ctx context.Context) {
 	for _, s := range n.sides {
 		for _, a := range s.fam.of(n.cfg.ClusterIP) {
 			found, err := n.readEndpoints(s, mode, netip.AddrPortFrom(a, 53))
+			if err != nil || len(found) == 0 {
+				s.read = seen{} // kube-proxy is at work, or another has the lock: the next look sees what there is
+			}
 			if lockBusy(err) && n.knows(s.fam) {
-				continue // the next look sees what there is
+				continue
 			}
 			if lockBusy(err) {
 				err = n.patiently(ctx, func() error {
@@ -70,6 +74,25 @@ func (n *Node) keepEndpoints(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// endpointsDue says whether kube-proxy's rules may have changed since they were read.
+func (n *Node) endpointsDue(now time.Time) bool {
+	if n.Mode() == NFTables {
+		return true // read without a command, for next to nothing
+	}
+	due := false
+	for _, s := range n.sides {
+		if s.tables == nil {
+			continue
+		}
+		generation := s.generation("nat")
+		if generation == "" || generation != s.read.generation || now.Sub(s.read.full) >= n.cfg.Sync {
+			s.read = seen{generation: generation, full: now}
+			due = true
+		}
+	}
+	return due
 }
 
 // knows says whether endpoints of a family were ever seen.

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -76,5 +78,42 @@ func TestKernelEndpoints(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// TestReadingEndpoints: kube-proxy's rules are read again when they change, or after a while; and however dear that is on a
+// node, it puts off no repair.
+func TestReadingEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		serviceRules(f, "10.96.0.10", "10.244.0.7:53")
+		n := started(t, makeNode(t, Config{Mode: IPTables, Guard: LevelSocket}, f, kindOurs))
+		due := func(when string, want bool) {
+			t.Helper()
+			if got := n.endpointsDue(time.Now()); got != want {
+				t.Errorf("%s: to be read: %t", when, got)
+			}
+		}
+		due("at first", true)
+		due("at once again", false)
+		time.Sleep(n.cfg.Sync)
+		due("after a while", true)
+		more := change{chain: "KUBE-SEP-DNS", insert: true, pos: 1, spec: []string{"-p", "tcp", "-j", "DNAT", "--to-destination", "10.244.0.8:53"}}
+		if err := f.rules[v4].Commit("nat", []change{more}); err != nil {
+			t.Fatal(err)
+		}
+		due("after a change", true)
+
+		n.reading = allowance{left: -time.Minute, at: time.Now()}
+		f.mu.Lock()
+		f.rules[v4].chains[chainKey{"nat", "OUTPUT"}] = nil
+		f.rules[v4].generation++
+		f.mu.Unlock()
+		n.keepProxy(t.Context())
+		n.keepRules(t.Context())
+		if f.mu.Lock(); len(f.rules[v4].chains[chainKey{"nat", "OUTPUT"}]) == 0 {
+			t.Error("not repaired")
+		}
+		f.mu.Unlock()
 	})
 }

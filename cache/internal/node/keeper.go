@@ -230,15 +230,16 @@ func (n *Node) checkTable(ctx context.Context, s *side, t tableChains, rules []r
 	s.seen[t.table].full = time.Now() // also after a failure: a table that is complete is due by its generation
 }
 
-// allowance is CPU time for looking at rules: 1 % of a core, saved up to two seconds' worth. A fault is repaired at once;
-// a node whose tens of thousands of rules change all the time is looked at less often.
+// allowance is CPU time for looking at rules: half a per cent of a core each for our own and for kube-proxy's, saved up to two
+// seconds' worth, and apart, so that reading endpoints puts off no repair. A fault is repaired at once; a node whose tens of
+// thousands of rules change all the time is looked at less often.
 type allowance struct {
 	left time.Duration
 	at   time.Time
 }
 
 const (
-	allowancePart = 100
+	allowancePart = 200
 	allowanceMost = 2 * time.Second
 )
 
@@ -271,10 +272,10 @@ func (n *Node) keepProxy(ctx context.Context) {
 	}
 	n.work.Lock()
 	defer n.work.Unlock()
-	if n.allowance.has(time.Now()) {
+	if now := time.Now(); n.reading.has(now) && n.endpointsDue(now) {
 		begin := cpuTime()
 		n.keepEndpoints(ctx)
-		n.allowance.spend(cpuTime() - begin)
+		n.reading.spend(cpuTime() - begin)
 	}
 }
 

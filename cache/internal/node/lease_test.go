@@ -39,7 +39,7 @@ func TestLeaseFollowsTheProof(t *testing.T) {
 		{LevelOwner, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
 		{LevelSocket, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
 		{LevelLease, errors.New("no reply"), 2 * time.Second, 3 * time.Second},
-		{LevelSocket, fmt.Errorf("%w: worker 1", ErrStuck), 0, time.Second},
+		{LevelSocket, fmt.Errorf("%w: worker 1", ErrStuck), 0, 1100 * time.Millisecond},
 	} {
 		t.Run(c.level.String()+", "+c.failure.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -56,6 +56,7 @@ type Node struct {
 	work      sync.Mutex
 	sides     []*side
 	allowance allowance
+	reading   allowance
 
 	mu        sync.Mutex
 	lock      net.Listener
