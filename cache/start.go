@@ -189,7 +189,7 @@ func (p *process) tearDown(err error) error {
 	return err
 }
 
-// giveUp ends a start that failed before the rules: what an injected Pod needs stays, nothing else does.
+// giveUp ends a start that failed before the rules: what an injected Pod needs stays, and no address besides.
 func (p *process) giveUp(err error) error {
 	if p.node == nil {
 		p.server.stop()

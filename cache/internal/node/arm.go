@@ -32,21 +32,18 @@ type seen struct {
 	generation string
 	// armed says that it was complete once, so that what is missing now was taken away.
 	armed bool
-	// unlisted counts the times in a row that it did not list what had just been put into it. doubted is until when nothing is
-	// put into it for that.
+	// unlisted counts the times in a row that it did not list what had just been put into it; until again it is left alone.
 	unlisted int
-	doubted  time.Time
+	again    time.Time
 	// full is when it was last looked at.
 	full time.Time
 }
 
-// doubt notes that the table does not list what was just put into it. If others changed it meanwhile they may have cleared it,
-// as a firewall does that is reloaded, though not many times in a row. Else adding again each second would pile up rules
-// without end.
-func (s *seen) doubt(changed bool) {
-	if s.unlisted++; !changed || s.unlisted >= 3 {
-		s.doubted = time.Now().Add(10 * time.Minute)
-	}
+// doubt notes that the table does not list what was just put into it, and puts off the next try: 2 s at first, for others may
+// have cleared it at that moment, as a firewall does that is reloaded, then longer and longer.
+func (s *seen) doubt() {
+	s.unlisted++
+	s.again = time.Now().Add(min(time.Second<<min(s.unlisted, 12), time.Hour))
 }
 
 func newSide(fam family) *side {
@@ -77,8 +74,8 @@ func (n *Node) Arm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// foreArm installs what must be there before a ClusterIP becomes local: from then on questions of the host's own clients
-// have it as their source, and leave the node with it unless they are masqueraded.
+// foreArm installs what must be there before a ClusterIP becomes local: from then on questions of the host's own clients have
+// a local address as their source, and leave the node with it unless they are masqueraded.
 func (n *Node) foreArm(ctx context.Context) {
 	if n.cfg.SkipRules || n.Mode() == IPVS || len(n.cfg.ClusterIP) == 0 {
 		return
@@ -121,6 +118,7 @@ func (s *side) stale() {
 	for _, known := range s.seen {
 		known.generation = ""
 	}
+	s.read = seen{}
 }
 
 // expectChanges says that the next changes are ours: they count as no repair.
@@ -182,7 +180,7 @@ func (n *Node) chooseGuard(ctx context.Context, s *side) error {
 	s.tracked = n.cfg.Tracked
 	if n.cfg.Guard >= LevelOwner {
 		le, err := n.kernel.Owner(owned{
-			fam: s.fam, served: s.fam.of(n.served()), port: n.cfg.Port, health: n.cfg.HealthPort, ttl: n.cfg.Lease, tracked: s.tracked,
+			fam: s.fam, served: s.fam.of(n.steered()), port: n.cfg.Port, health: n.cfg.HealthPort, ttl: n.cfg.Lease, tracked: s.tracked,
 		})
 		if err == nil {
 			n.problems.ok(stepOwner, s.fam)
@@ -266,7 +264,7 @@ func (n *Node) want(s *side, left bool) want {
 	defer n.mu.Unlock()
 	w := want{
 		set:    s.fam.setName(n.cfg.Link),
-		served: s.fam.of(n.servedLocked()), kept: s.fam.of(n.kept()), cluster: s.fam.of(n.clusterLocked()),
+		served: s.fam.of(n.steeredLocked()), kept: s.fam.of(n.kept()), cluster: s.fam.of(n.cfg.ClusterIP), mode: n.mode,
 		level: s.level, tracked: s.tracked, notrack: s.notrack,
 		port: n.cfg.Port, health: n.cfg.HealthPort, steer: n.steer,
 	}
@@ -295,7 +293,7 @@ func (n *Node) applyRules(ctx context.Context, s *side) error {
 }
 
 // errUnlisted says that a table does not list what was just put into it.
-var errUnlisted = errors.New("rules that were added are not listed: either somebody clears the table, or it does not show them, and then no more are added")
+var errUnlisted = errors.New("rules that were added are not listed: either somebody clears the table, or it does not show them")
 
 // applyTable makes one table as it should be: of rules, those that are for it. The result is noted.
 func (n *Node) applyTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
@@ -315,8 +313,8 @@ func (n *Node) applyTable(ctx context.Context, s *side, t tableChains, rules []r
 	return n.problems.note(t.step, s.fam, err)
 }
 
-// changeTable makes a table hold rules and nothing else of ours. It looks again after each change: others may change the table
-// at the same time.
+// changeTable makes a table hold rules and nothing else of ours. It looks again after it has added some: others may change the
+// table at the same time.
 func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []rule) error {
 	known := s.seen[t.table]
 	added := map[string]bool{}
@@ -328,16 +326,16 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 			return err
 		}
 		if len(changes) == 0 {
-			known.armed, known.unlisted, known.doubted = true, 0, time.Time{}
+			known.armed, known.unlisted, known.again = true, 0, time.Time{}
 			known.generation, known.full = generation, time.Now()
 			return nil
 		}
 		adds := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !c.insert })
 		if slices.ContainsFunc(adds, func(c change) bool { return added[c.key()] }) {
-			known.doubt(generation == "" || s.generation(t.table) != generation)
+			known.doubt()
 			return errUnlisted
 		}
-		if len(adds) > 0 && time.Now().Before(known.doubted) {
+		if len(adds) > 0 && time.Now().Before(known.again) {
 			return errUnlisted
 		}
 		if err := n.commit(ctx, s, t, changes); err != nil {
@@ -356,8 +354,19 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 
 // commit carries out changes, and counts them as repairs where the table had been complete before.
 func (n *Node) commit(ctx context.Context, s *side, t tableChains, changes []change) error {
-	if err := n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) }); err != nil {
-		return err
+	commit := func(changes []change) error {
+		return n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) })
+	}
+	done := false
+	if s.seen[t.table].unlisted > 0 {
+		// The rules may be there though they are not listed: then they are replaced, or they would pile up. If one is not
+		// there, all of this fails.
+		done = commit(replacing(changes)) == nil
+	}
+	if !done {
+		if err := commit(changes); err != nil {
+			return err
+		}
 	}
 	if !s.seen[t.table].armed {
 		return nil

@@ -137,7 +137,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	// IFNAMSIZ is 16 with the closing zero; the set and the lock are named after the link.
+	// IFNAMSIZ is 16 with the closing zero; the set is named after the link.
 	if !regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`).MatchString(c.Link) {
 		bad("link name %q: want 1 to 15 letters, digits, dots, dashes or underscores", c.Link)
 	}

@@ -78,12 +78,19 @@ func (n *Node) keepEndpoints(ctx context.Context) {
 
 // endpointsDue says whether kube-proxy's rules may have changed since they were read.
 func (n *Node) endpointsDue(now time.Time) bool {
-	if n.Mode() == NFTables {
+	switch n.Mode() {
+	case IPVS:
+		return false
+	case NFTables:
 		return true // read without a command, for next to nothing
 	}
 	due := false
 	for _, s := range n.sides {
 		if s.tables == nil {
+			continue
+		}
+		if s.flavour == Legacy {
+			due = true // one endpoint in another's place changes neither count nor size of the rules
 			continue
 		}
 		generation := s.generation("nat")

@@ -87,7 +87,7 @@ func TestReadingEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		serviceRules(f, "10.96.0.10", "10.244.0.7:53")
-		n := started(t, makeNode(t, Config{Mode: IPTables, Guard: LevelSocket}, f, kindOurs))
+		n := started(t, makeNode(t, Config{Mode: IPTables, Guard: LevelSocket, Flavour: NFT}, f, kindOurs))
 		due := func(when string, want bool) {
 			t.Helper()
 			if got := n.endpointsDue(time.Now()); got != want {

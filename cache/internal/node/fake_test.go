@@ -352,8 +352,8 @@ type fakeTables struct {
 	generation int
 	// hide keeps rules from being listed, as some iptables versions do.
 	hide bool
-	// clear takes all rules away before each listing, as others do.
-	clear bool
+	// clear takes all rules away before each listing, clearNext after the next commit, as others do.
+	clear, clearNext bool
 }
 
 func (t *fakeTables) refused(doors ...string) error {
@@ -415,6 +415,11 @@ func (t *fakeTables) Commit(table string, changes []change) error {
 	}
 	maps.Copy(t.chains, next)
 	t.generation++
+	if t.clearNext {
+		t.clearNext = false
+		clear(t.chains)
+		t.generation++
+	}
 	return nil
 }
 

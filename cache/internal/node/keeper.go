@@ -47,6 +47,9 @@ func (n *Node) lead(ctx context.Context, proof Proof) {
 			n.m.unproved.Inc()
 			n.log.Warn("the cache did not prove that it answers; not renewing the lease", "error", err.Error())
 		} else if n.renew() {
+			if last.IsZero() {
+				n.problems.ok(stepFlows, 0) // those that could not be forgotten lead to a cache that answers
+			}
 			last = time.Now()
 			n.setInService(true)
 		}
@@ -80,7 +83,7 @@ func (n *Node) leases() []*side {
 func (n *Node) renew() bool {
 	var errs []error
 	done := n.cfg.SkipRules // without rules clients come to us by the address alone
-	addrs := n.served()
+	addrs := n.steered()
 	for _, s := range n.leases() {
 		err := s.lease.Renew(s.fam.of(addrs), n.cfg.Lease)
 		if errors.Is(err, unix.ENOENT) {
@@ -293,7 +296,7 @@ func (n *Node) keepMode(ctx context.Context) {
 	n.mode = mode
 	served := n.servedLocked()
 	// What is bound can only become less while running; more comes with the next start.
-	n.addrs = nil
+	n.addrs = []netip.Addr{}
 	var lost []netip.Addr
 	for _, a := range bound {
 		if slices.Contains(served, a) {

@@ -207,6 +207,7 @@ func TestKeeperFollowsTheMode(t *testing.T) {
 	if got := backstop(); n.Mode() != NFTables || !strings.Contains(got, "10.96.0.10:53") {
 		t.Errorf("mode %s, backstop:\n%s", n.Mode(), got)
 	}
+	steersOnlyTo(t, n, f, "169.254.25.10") // the ClusterIP is to be served from the next start on
 	f.endpoints = endpointsOf("10.96.0.10:53", "10.244.0.7:53", "10.244.0.8:53")
 	n.keepProxy(t.Context())
 	n.keepRules(t.Context())
@@ -227,6 +228,33 @@ func TestKeeperFollowsTheMode(t *testing.T) {
 	n.keepRules(t.Context())
 	if got := backstop(); !strings.Contains(got, "10.96.0.10:53") || strings.Contains(got, "10.244") {
 		t.Errorf("back in IPVS, backstop:\n%s", got)
+	}
+}
+
+// steersOnlyTo renews the lease and checks that of the two addresses it leads clients to this one.
+func steersOnlyTo(t *testing.T, n *Node, f *fake, local string) {
+	t.Helper()
+	n.renew()
+	for _, a := range addrs("169.254.25.10", "10.96.0.10") {
+		if got := f.leased(a); got != (a.String() == local) {
+			t.Errorf("%s has the lease: %t", a, got)
+		}
+	}
+	for line := range strings.SplitSeq(f.String(), "\n") {
+		if strings.Contains(line, "raw -A") && strings.Contains(line, " 10.96.0.10/32 ") {
+			t.Errorf("steers to an address that is not bound: %s", line)
+		}
+	}
+}
+
+// TestLeftoverIsNotSteeredTo: a ClusterIP that a kube-proxy which was in IPVS mode left on its link is not bound, so nobody is
+// led to it.
+func TestLeftoverIsNotSteeredTo(t *testing.T) {
+	for _, level := range []Level{LevelOwner, LevelSocket} {
+		f := newFake()
+		f.links[ipvsLink] = link{Kind: kindOurs, Addrs: addrs("10.96.0.10")}
+		n := started(t, makeNode(t, Config{Guard: level, Mode: IPTables, Local: addrs("169.254.25.10"), ClusterIP: addrs("10.96.0.10")}, f, kindOurs))
+		steersOnlyTo(t, n, f, "169.254.25.10")
 	}
 }
 

@@ -41,7 +41,7 @@ func (n *Node) TearDown(ctx context.Context) error {
 func (n *Node) forget(protocols ...uint8) {
 	for _, s := range n.leases() {
 		if s.tracked {
-			_ = n.problems.note(stepFlows, s.fam, n.kernel.Forget(s.fam, s.fam.of(n.served()), n.cfg.Port, protocols...))
+			_ = n.problems.note(stepFlows, 0, n.kernel.Forget(s.fam, s.fam.of(n.served()), n.cfg.Port, protocols...))
 		}
 	}
 }
@@ -104,7 +104,7 @@ func cleanup(ctx context.Context, link string, log *slog.Logger, k kernel, kind 
 	}
 	l, err := lockFor(ctx, cleanupWait)
 	if err != nil {
-		return fmt.Errorf("cleaning up: a cache is running on this node, stop it first: %w", err)
+		return fmt.Errorf("cleaning up: a cache is running on this node, or somebody else has its lock; end that first: %w", err)
 	}
 	defer func() { _ = l.Close() }()
 	n := &Node{

@@ -19,7 +19,8 @@ const lockReport = 30 * time.Second
 
 // The lock is an abstract unix socket: it lives in the network namespace, as the rules and addresses do that it protects,
 // whatever their link is called; it needs no file, and ends with the process whatever ends that. Anybody in the namespace can
-// hold such a name. So there are some of it, and one that another user than root or this one holds is passed over.
+// hold such a name. So there are some of it, and one that another user than root or this one holds is passed over. That keeps
+// accidents away, not intent: who takes them all keeps a cache from starting, which says who it is.
 const lockNames = 16
 
 func lockName(i int) string {
@@ -113,7 +114,10 @@ func (h *claims) take(ctx context.Context) (net.Listener, claim, error) {
 			if other != nil {
 				_ = other.Close()
 			}
-			if other != nil || err != nil {
+			if err != nil {
+				return nil, claim{}, errors.Join(err, l.Close())
+			}
+			if other != nil {
 				continue
 			}
 			if h.look(ctx, j, !h[j].owner()); h[j].owner() {
@@ -122,7 +126,7 @@ func (h *claims) take(ctx context.Context) (net.Listener, claim, error) {
 		}
 		return l, claim{}, nil
 	}
-	return nil, claim{}, fmt.Errorf("taking the node's lock: other users hold all of its %d names, the first by %s: end that", lockNames, h[0])
+	return nil, h[0], nil // all of them
 }
 
 // listenOn listens on name i; nil without an error if it is held.

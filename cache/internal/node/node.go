@@ -93,21 +93,32 @@ func (n *Node) served() []netip.Addr {
 }
 
 func (n *Node) servedLocked() []netip.Addr {
-	return append(n.kept(), n.clusterLocked()...)
-}
-
-// clusterLocked are the ClusterIPs among them.
-func (n *Node) clusterLocked() []netip.Addr {
+	out := n.kept()
 	if n.mode == IPVS {
-		return nil
+		return out
 	}
-	var out []netip.Addr
 	for _, a := range n.cfg.ClusterIP {
 		if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
 	return out
+}
+
+// steered are those of them that are bound. After a change of kube-proxy's mode, or with leftovers of IPVS on the node, the
+// cache is to answer on a ClusterIP with its next start, but does not yet.
+func (n *Node) steered() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.steeredLocked()
+}
+
+func (n *Node) steeredLocked() []netip.Addr {
+	out := n.servedLocked()
+	if n.addrs == nil { // not set up yet
+		return out
+	}
+	return slices.DeleteFunc(out, func(a netip.Addr) bool { return !slices.Contains(n.addrs, a) })
 }
 
 // kept are the addresses that Pods have in their resolv.conf: they stay until cleanup.
@@ -152,11 +163,12 @@ func (n *Node) SetUp(ctx context.Context) error {
 			}
 		}
 	}
+	n.foreArm(ctx)
+	local := n.applyLink(served, true)
+	// Afterwards: an old local address may be the source of the host's questions to a ClusterIP until then.
 	if err := n.dropOld(served); err != nil {
 		_ = n.problems.fail(stepAddress, 0, err)
 	}
-	n.foreArm(ctx)
-	local := n.applyLink(served, true)
 	n.setAddrs(local)
 	if len(local) == 0 {
 		return fmt.Errorf("setting up link %s: none of %v is local: %s", n.cfg.Link, served, strings.Join(n.problems.list(), "; "))
@@ -191,7 +203,7 @@ const ipvsLink = "kube-ipvs0"
 func (n *Node) setAddrs(addrs []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.addrs = addrs
+	n.addrs = append([]netip.Addr{}, addrs...) // not nil
 }
 
 // Addrs are the addresses to bind: the local ones, and the ClusterIPs where the cache serves them too.

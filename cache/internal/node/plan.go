@@ -70,6 +70,17 @@ type change struct {
 	spec   []string // with the comment
 }
 
+// replacing is changes with a deletion before each rule that they add.
+func replacing(changes []change) []change {
+	var out []change
+	for _, c := range changes {
+		if c.insert {
+			out = append(out, change{kind: c.kind, chain: c.chain, spec: c.spec})
+		}
+	}
+	return append(out, changes...)
+}
+
 // key names the rule that it is about.
 func (c change) key() string { return c.chain + joinWords(c.spec) }
 

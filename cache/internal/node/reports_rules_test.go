@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -99,15 +100,15 @@ func TestN04_RulesPileUp(t *testing.T) {
 	})
 }
 
-func TestN04_RulesThatAreNotListed(t *testing.T) {
+func TestN04_RulesThatAreNotListed(t *testing.T) { synctest.Test(t, testNotListed) }
+
+func testNotListed(t *testing.T) {
 	f := newFake()
 	n := started(t, makeNode(t, Config{Guard: LevelSocket}, f, kindOurs))
 	f.mu.Lock()
 	f.rules[v4].hide = true
 	f.mu.Unlock()
-	for range 10 {
-		_ = n.applyRules(t.Context(), n.sides[0])
-	}
+	applyEachSecond(t, n, 2*3600)
 	if list := strings.Join(n.problems.list(), "\n"); !strings.Contains(list, errUnlisted.Error()) {
 		t.Errorf("no problem says so:\n%s", list)
 	}
@@ -119,6 +120,7 @@ func TestN04_RulesThatAreNotListed(t *testing.T) {
 	}
 	f.rules[v4].hide = false
 	f.mu.Unlock()
+	time.Sleep(time.Hour)
 	if err := n.applyRules(t.Context(), n.sides[0]); err != nil || len(n.problems.list()) > 0 {
 		t.Errorf("listed again: %v, %q", err, n.problems.list())
 	}
@@ -131,7 +133,9 @@ func TestN04_RulesThatAreNotListed(t *testing.T) {
 
 // TestN04_ClearedWhileLooking: a firewall that is reloaded between the adding and the looking takes the rules away for that
 // moment, not for good.
-func TestN04_ClearedWhileLooking(t *testing.T) {
+func TestN04_ClearedWhileLooking(t *testing.T) { synctest.Test(t, testClearedWhileLooking) }
+
+func testClearedWhileLooking(t *testing.T) {
 	f := newFake()
 	n := started(t, makeNode(t, Config{Guard: LevelSocket}, f, kindOurs))
 	clearing := func(yes bool) {
@@ -144,8 +148,27 @@ func TestN04_ClearedWhileLooking(t *testing.T) {
 		t.Fatalf("cleared at once, the rules are there? %v", err)
 	}
 	clearing(false)
-	if err := n.applyRules(t.Context(), n.sides[0]); err != nil || len(n.problems.list()) > 0 {
-		t.Errorf("the next time: %v, %q", err, n.problems.list())
+	applyEachSecond(t, n, 3)
+	if list := n.problems.list(); len(list) > 0 {
+		t.Errorf("three seconds later: %q", list)
+	}
+	// The same with the firewall waiting for our commit to give it the lock.
+	f.mu.Lock()
+	clear(f.rules[v4].chains)
+	f.rules[v4].clearNext = true
+	f.mu.Unlock()
+	applyEachSecond(t, n, 4)
+	if list := n.problems.list(); len(list) > 0 || len(n.wantedIn(chainKey{"nat", "OUTPUT"})) == 0 {
+		t.Errorf("four seconds after a commit that was undone: %q", list)
+	}
+}
+
+// applyEachSecond applies the rules once a second.
+func applyEachSecond(t *testing.T, n *Node, seconds int) {
+	t.Helper()
+	for range seconds {
+		time.Sleep(time.Second)
+		_ = n.applyRules(t.Context(), n.sides[0])
 	}
 }
 

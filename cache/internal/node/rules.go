@@ -98,7 +98,8 @@ type want struct {
 	set          string       // name of the lease set
 	served       []netip.Addr // addresses the cache answers on
 	kept         []netip.Addr // addresses Pods have in their resolv.conf: these have a backstop
-	cluster      []netip.Addr // ClusterIPs that the cache serves too
+	cluster      []netip.Addr // ClusterIPs, which the cache serves too outside IPVS
+	mode         Mode
 	targets      []netip.AddrPort
 	level        Level
 	tracked      bool // no NOTRACK: the guarded ACCEPT comes before the backstop
@@ -243,14 +244,16 @@ func (w want) backstop(add adder) {
 			}
 		}
 	}
-	// While a ClusterIP is local, clients on the host have a local address as their source, for all its ports. Sockets keep
-	// that address, so the rule stays with it.
+	// While a ClusterIP is local, clients on the host have a local address as their source, for all its ports (Node.source), or
+	// the ClusterIP itself. Sockets keep what they have, so these rules stay when the cache leaves or the mode changes.
 	for _, a := range w.cluster {
-		source := a
-		if s := sourceOf(a, w.kept); s.IsValid() {
-			source = s
+		match := []string{"-m", "conntrack", "--ctorigdst", a.String()}
+		if source := sourceOf(a, w.kept); source.IsValid() {
+			masquerade(add, source, match)
 		}
-		masquerade(add, source, []string{"-m", "conntrack", "--ctorigdst", a.String()})
+		if w.mode != IPVS { // there the ClusterIP is kube-proxy's, which sees to it
+			masquerade(add, a, match)
+		}
 	}
 }
 
