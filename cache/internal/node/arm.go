@@ -36,7 +36,8 @@ type seen struct {
 	unlisted int
 	again    time.Time
 	// full is when it was last looked at.
-	full time.Time
+	full      time.Time
+	allowance allowance
 }
 
 // doubt notes that the table does not list what was just put into it, and puts off the next try: 2 s at first, for others may
@@ -87,8 +88,8 @@ func (n *Node) foreArm(ctx context.Context) {
 		if n.openTables(s) != nil {
 			continue
 		}
-		n.keepEndpoints(ctx)  // or the backstop a predecessor left would go until they are known
-		w := n.want(s, false) // no guard has been chosen: nothing of it steers
+		n.keepEndpoints(ctx, always) // or the backstop a predecessor left would go until they are known
+		w := n.want(s, false)        // no guard has been chosen: nothing of it steers
 		for _, t := range ourTables() {
 			if t.table == "nat" {
 				_ = n.applyTable(ctx, s, t, w.rules()) // noted there
@@ -118,7 +119,7 @@ func (s *side) stale() {
 	for _, known := range s.seen {
 		known.generation = ""
 	}
-	s.read = seen{}
+	s.read.generation = ""
 }
 
 // expectChanges says that the next changes are ours: they count as no repair.
@@ -148,7 +149,7 @@ func (n *Node) armSide(ctx context.Context, s *side) error {
 	if err := n.openTables(s); err != nil {
 		errs = append(errs, err)
 	}
-	n.keepEndpoints(ctx)
+	n.keepEndpoints(ctx, always)
 	if s.level == 0 {
 		if err := n.problems.note(stepGuard, s.fam, n.chooseGuard(ctx, s)); err != nil {
 			errs = append(errs, err)

@@ -32,19 +32,23 @@ func (n *Node) targetsLocked(fam family) []netip.AddrPort {
 	return nil
 }
 
-// keepEndpoints reads the endpoints anew. Where there are none to be read, those last seen stay: a backstop that may be
-// out of date is better than none. While none are known it waits for a busy xtables lock as long as ctx lets it: without
-// them the backstop of a predecessor would be taken away.
-func (n *Node) keepEndpoints(ctx context.Context) {
+// keepEndpoints reads the endpoints anew, of the sides for which it is due. Where there are none to be read, those last seen
+// stay: a backstop that may be out of date is better than none. While none are known it waits for a busy xtables lock as
+// long as ctx lets it: without them the backstop of a predecessor would be taken away.
+func (n *Node) keepEndpoints(ctx context.Context, due func(s *side) bool) {
 	mode := n.Mode()
 	if mode == IPVS {
 		return
 	}
 	for _, s := range n.sides {
+		if !due(s) {
+			continue
+		}
+		begin := cpuTime()
 		for _, a := range s.fam.of(n.cfg.ClusterIP) {
 			found, err := n.readEndpoints(s, mode, netip.AddrPortFrom(a, 53))
 			if err != nil || len(found) == 0 {
-				s.read = seen{} // kube-proxy is at work, or another has the lock: the next look sees what there is
+				s.read.generation = "" // kube-proxy is at work, or another has the lock: the next look sees what there is
 			}
 			if lockBusy(err) && n.knows(s.fam) {
 				continue
@@ -73,33 +77,29 @@ func (n *Node) keepEndpoints(ctx context.Context) {
 				s.stale()
 			}
 		}
+		s.read.allowance.spend(cpuTime() - begin)
 	}
 }
 
-// endpointsDue says whether kube-proxy's rules may have changed since they were read.
-func (n *Node) endpointsDue(now time.Time) bool {
-	switch n.Mode() {
-	case IPVS:
-		return false
-	case NFTables:
+// always is for those who do not mind what reading costs.
+func always(*side) bool { return true }
+
+// endpointsDue says whether kube-proxy's rules may have changed since they were read, and there is CPU time to read them.
+func (n *Node) endpointsDue(s *side) bool {
+	if n.Mode() == NFTables {
 		return true // read without a command, for next to nothing
 	}
-	due := false
-	for _, s := range n.sides {
-		if s.tables == nil {
-			continue
-		}
-		if s.flavour == Legacy {
-			due = true // one endpoint in another's place changes neither count nor size of the rules
-			continue
-		}
-		generation := s.generation("nat")
-		if generation == "" || generation != s.read.generation || now.Sub(s.read.full) >= n.cfg.Sync {
-			s.read = seen{generation: generation, full: now}
-			due = true
-		}
+	now := time.Now()
+	if s.tables == nil || !s.read.allowance.has(now, n.part()) {
+		return false
 	}
-	return due
+	generation := s.generation("nat")
+	// In the legacy form one endpoint in another's place changes neither count nor size of the rules.
+	if s.flavour != Legacy && generation != "" && generation == s.read.generation && now.Sub(s.read.full) < n.cfg.Sync {
+		return false
+	}
+	s.read.generation, s.read.full = generation, now
+	return true
 }
 
 // knows says whether endpoints of a family were ever seen.

@@ -90,7 +90,7 @@ func TestReadingEndpoints(t *testing.T) {
 		n := started(t, makeNode(t, Config{Mode: IPTables, Guard: LevelSocket, Flavour: NFT}, f, kindOurs))
 		due := func(when string, want bool) {
 			t.Helper()
-			if got := n.endpointsDue(time.Now()); got != want {
+			if got := n.endpointsDue(n.sides[0]); got != want {
 				t.Errorf("%s: to be read: %t", when, got)
 			}
 		}
@@ -104,7 +104,7 @@ func TestReadingEndpoints(t *testing.T) {
 		}
 		due("after a change", true)
 
-		n.reading = allowance{left: -time.Minute, at: time.Now()}
+		n.sides[0].read.allowance = allowance{left: -time.Minute, at: time.Now()}
 		f.mu.Lock()
 		f.rules[v4].chains[chainKey{"nat", "OUTPUT"}] = nil
 		f.rules[v4].generation++

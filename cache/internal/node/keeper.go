@@ -221,36 +221,37 @@ func (n *Node) due(s *side, table string) bool {
 
 // checkTable looks at one table, if there is CPU time for it.
 func (n *Node) checkTable(ctx context.Context, s *side, t tableChains, rules []rule) {
-	if !n.allowance.has(time.Now()) {
+	known := s.seen[t.table]
+	if !known.allowance.has(time.Now(), n.part()) {
 		return
 	}
 	begin := cpuTime()
 	_ = n.applyTable(ctx, s, t, rules) // noted there
 	spent := cpuTime() - begin
 	n.m.checkTimes.Observe(spent.Seconds())
-	n.allowance.spend(spent)
-	n.log.Debug("looked at rules", "family", s.fam.String(), "table", t.table, "cpu", spent, "allowance", n.allowance.left)
-	s.seen[t.table].full = time.Now() // also after a failure: a table that is complete is due by its generation
+	known.allowance.spend(spent)
+	n.log.Debug("looked at rules", "family", s.fam.String(), "table", t.table, "cpu", spent, "allowance", known.allowance.left)
+	known.full = time.Now() // also after a failure: a table that is complete is due by its generation
 }
 
-// allowance is CPU time for looking at rules: half a per cent of a core each for our own and for kube-proxy's, saved up to two
-// seconds' worth, and apart, so that reading endpoints puts off no repair. A fault is repaired at once; a node whose tens of
-// thousands of rules change all the time is looked at less often.
+// allowance is CPU time for looking at rules, 1 % of a core in all: a quarter for each of our tables and for reading
+// kube-proxy's rules, saved up to two seconds' worth. A fault is repaired at once; a table with tens of thousands of rules
+// that change all the time is looked at less often, and puts off no look at the others.
 type allowance struct {
 	left time.Duration
 	at   time.Time
 }
 
-const (
-	allowancePart = 200
-	allowanceMost = 2 * time.Second
-)
+const allowanceMost = 2 * time.Second
 
-func (a *allowance) has(now time.Time) bool {
+// part is by how much of the time that passes each allowance grows.
+func (n *Node) part() time.Duration { return 4 * 100 * time.Duration(max(len(n.sides), 1)) }
+
+func (a *allowance) has(now time.Time, part time.Duration) bool {
 	if a.at.IsZero() {
 		a.left = allowanceMost
 	} else {
-		a.left = min(allowanceMost, a.left+now.Sub(a.at)/allowancePart)
+		a.left = min(allowanceMost, a.left+now.Sub(a.at)/part)
 	}
 	a.at = now
 	return a.left > 0
@@ -275,11 +276,7 @@ func (n *Node) keepProxy(ctx context.Context) {
 	}
 	n.work.Lock()
 	defer n.work.Unlock()
-	if now := time.Now(); n.reading.has(now) && n.endpointsDue(now) {
-		begin := cpuTime()
-		n.keepEndpoints(ctx)
-		n.reading.spend(cpuTime() - begin)
-	}
+	n.keepEndpoints(ctx, n.endpointsDue)
 }
 
 // keepMode asks kube-proxy for its mode again and follows a change.

@@ -53,10 +53,8 @@ type Node struct {
 	kind     string // of the link we make
 
 	// work is held while the host is looked at and changed.
-	work      sync.Mutex
-	sides     []*side
-	allowance allowance
-	reading   allowance
+	work  sync.Mutex
+	sides []*side
 
 	mu        sync.Mutex
 	lock      net.Listener
