@@ -125,13 +125,16 @@ func (n *Node) readEndpoints(s *side, mode Mode, to netip.AddrPort) ([]netip.Add
 func iptablesEndpoints(t tables, to netip.AddrPort) ([]netip.AddrPort, error) {
 	chains := []string{"KUBE-SERVICES"}
 	var out []netip.AddrPort
+	var lines []string
 	for depth := 0; depth < 4 && len(chains) > 0; depth++ {
-		lines, err := t.List("nat", chains)
-		if gone(err) {
-			return out, nil // kube-proxy is at work: the next look sees what it made
-		}
-		if err != nil {
-			return nil, err
+		// The legacy command has listed the whole table at once.
+		if !slices.ContainsFunc(chains, func(c string) bool { return slices.Contains(lines, "-N "+c) }) {
+			var err error
+			if lines, err = t.List("nat", chains); gone(err) {
+				return out, nil // kube-proxy is at work: the next look sees what it made
+			} else if err != nil {
+				return nil, err
+			}
 		}
 		var next []string
 		for _, chain := range chains {
