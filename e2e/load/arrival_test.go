@@ -28,7 +28,7 @@ func TestArrival(t *testing.T) {
 	if err := stamp(conn); err != nil {
 		t.Fatal(err)
 	}
-	q := question("a.test")
+	q := Question("a.test")
 	answer := new(dns.Msg)
 	answer.SetReply(q)
 	stranger := answer.Copy()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// question asks for the A records of name and for the identity of who answers.
-func question(name string) *dns.Msg {
+// Question asks for the A records of name and for the identity of who answers.
+func Question(name string) *dns.Msg {
 	q := new(dns.Msg)
 	q.SetQuestion(dns.Fqdn(name), dns.TypeA)
 	q.SetEdns0(1232, false)
@@ -59,7 +59,7 @@ func overUDP(ctx context.Context, c Config, q *dns.Msg) (by string, took time.Du
 	if took = at.Sub(sent.Round(0)); took > c.Deadline {
 		return "", took, os.ErrDeadlineExceeded
 	}
-	by, err = judge(r)
+	by, err = Judge(r)
 	return by, took, err
 }
 
@@ -89,12 +89,12 @@ func overTCP(ctx context.Context, c Config, q *dns.Msg) (by string, took time.Du
 	if took = time.Since(begin); err != nil {
 		return "", took, err
 	}
-	by, err = judge(r)
+	by, err = Judge(r)
 	return by, took, err
 }
 
-// judge tells who gave an answer; an answer without addresses is a failure.
-func judge(r *dns.Msg) (by string, err error) {
+// Judge tells who gave the answer to a Question, as ByCache or ByClusterDNS; an answer without addresses is a failure.
+func Judge(r *dns.Msg) (by string, err error) {
 	if r.Rcode != dns.RcodeSuccess || len(r.Answer) == 0 {
 		return "", fmt.Errorf("%s, %d answers", dns.RcodeToString[r.Rcode], len(r.Answer))
 	}

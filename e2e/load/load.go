@@ -131,9 +131,9 @@ func exchange(ctx context.Context, c Config, name string) (by string, took time.
 		}
 		return by, took, err
 	case c.Network == "tcp":
-		return overTCP(ctx, c, question(name))
+		return overTCP(ctx, c, Question(name))
 	default:
-		return overUDP(ctx, c, question(name))
+		return overUDP(ctx, c, Question(name))
 	}
 }
 

@@ -331,7 +331,7 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 			known.generation, known.full = generation, time.Now()
 			return nil
 		}
-		adds := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !c.insert })
+		adds := inserts(changes)
 		if slices.ContainsFunc(adds, func(c change) bool { return added[c.key()] }) {
 			known.doubt()
 			return errUnlisted
@@ -342,12 +342,12 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 		if err := n.commit(ctx, s, t, changes); err != nil {
 			return err
 		}
-		for _, c := range adds {
-			added[c.key()] = true
-		}
 		if len(adds) == 0 {
 			known.armed, known.generation = true, ""
 			return nil
+		}
+		for _, c := range adds {
+			added[c.key()] = true
 		}
 	}
 	return errors.New("others change it as fast as this cache does")
@@ -355,21 +355,18 @@ func (n *Node) changeTable(ctx context.Context, s *side, t tableChains, rules []
 
 // commit carries out changes, and counts them as repairs where the table had been complete before.
 func (n *Node) commit(ctx context.Context, s *side, t tableChains, changes []change) error {
+	known := s.seen[t.table]
 	commit := func(changes []change) error {
 		return n.patiently(ctx, func() error { return s.tables.Commit(t.table, changes) })
 	}
-	done := false
-	if s.seen[t.table].unlisted > 0 {
-		// The rules may be there though they are not listed: then they are replaced, or they would pile up. If one is not
-		// there, all of this fails.
-		done = commit(replacing(changes)) == nil
-	}
-	if !done {
+	// Rules that are not listed may be there all the same: then they are replaced, or they would pile up. If one is not there,
+	// all of that fails.
+	if known.unlisted == 0 || commit(replacing(changes)) != nil {
 		if err := commit(changes); err != nil {
 			return err
 		}
 	}
-	if !s.seen[t.table].armed {
+	if !known.armed {
 		return nil
 	}
 	kinds := map[string]int{}

@@ -161,21 +161,11 @@ func TestKernelOpenSocket(t *testing.T) {
 
 // askOn asks over an open socket and says who answers.
 func askOn(c *dns.Conn) (by string, err error) {
-	q := new(dns.Msg)
-	q.SetQuestion(rawNames()[0]+".", dns.TypeA)
-	q.SetEdns0(1232, false)
-	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
-	a, _, err := (&dns.Client{Timeout: deadline}).ExchangeWithConn(q, c)
-	switch {
-	case err != nil:
+	a, _, err := (&dns.Client{Timeout: deadline}).ExchangeWithConn(load.Question(rawNames()[0]), c)
+	if err != nil {
 		return "", err
-	case len(a.Answer) == 0:
-		return "", fmt.Errorf("no addresses: %s", dns.RcodeToString[a.Rcode])
 	}
-	if opt := a.IsEdns0(); opt != nil && len(opt.Option) > 0 {
-		return load.ByClusterDNS, nil
-	}
-	return load.ByCache, nil
+	return load.Judge(a)
 }
 
 // surrounding is a node that is not as usual.

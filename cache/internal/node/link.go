@@ -83,6 +83,8 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 			n.log.Warn("put back a part of the node", "kind", kind)
 		}
 	}
+	kept := n.kept()
+	onLink := func(a netip.Addr) bool { return !sourceOf(a, kept).IsValid() }
 	// The spare route comes first: with it the address is local whatever happens to the link.
 	local, linked := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	spares, err := n.links.Spares()
@@ -91,7 +93,7 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 			local[a] = true
 			continue
 		}
-		if addErr := n.links.AddSpare(a, n.source(a)); addErr != nil {
+		if addErr := n.links.AddSpare(a, sourceOf(a, kept)); addErr != nil {
 			err = errors.Join(err, fmt.Errorf("adding the spare local route for %s: %w", a, addErr))
 			continue
 		}
@@ -104,10 +106,10 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 		l, err := n.links.Link(n.cfg.Link)
 		for _, a := range addrs {
 			there := slices.Contains(l.Addrs, a)
-			if there && local[a] && n.source(a).IsValid() {
+			if there && local[a] && !onLink(a) {
 				err = errors.Join(err, n.links.DelAddr(n.cfg.Link, a)) // with it there, clients would have it as their source
 			}
-			if err != nil || there || n.source(a).IsValid() {
+			if err != nil || there || !onLink(a) {
 				continue
 			}
 			if addErr := n.links.AddAddr(n.cfg.Link, a); addErr != nil {
@@ -121,7 +123,7 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 			for _, a := range addrs {
 				if slices.Contains(l.Addrs, a) {
 					linked[a] = true
-				} else if err == nil && !n.source(a).IsValid() {
+				} else if err == nil && onLink(a) {
 					err = fmt.Errorf("address %s is not on link %s right after it was added: something removes it", a, n.cfg.Link)
 				}
 			}
@@ -138,15 +140,11 @@ func (n *Node) applyLink(addrs []netip.Addr, first bool) []netip.Addr {
 	return out
 }
 
-// source is the address that programs of the host have when they ask a. It is a itself, as always with local addresses, and
+// sourceOf is the address that programs of the host have when they ask a. It is a itself, as always with local addresses, and
 // then the zero one is returned. But a ClusterIP ceases to be local when the cache leaves, and takes with it the answers
 // that are on their way to it, and the questions from sockets that are connected by then. Hence in IPv4 its clients have
 // an address that stays, and it is on no link, since an address on a link is the source before any other. In IPv6 it
-// must be on a link to be bound.
-func (n *Node) source(a netip.Addr) netip.Addr {
-	return sourceOf(a, n.kept())
-}
-
+// must be on a link to be bound. kept are the addresses that stay.
 func sourceOf(a netip.Addr, kept []netip.Addr) netip.Addr {
 	of := familyOf(a).of(kept)
 	if !a.Is4() || len(of) == 0 || slices.Contains(of, a) {

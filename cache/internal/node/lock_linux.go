@@ -105,28 +105,35 @@ func (h *claims) take(ctx context.Context) (net.Listener, claim, error) {
 			}
 			continue
 		}
-		// Strangers come and go, so an owner may have a name before this one, or after it.
-		for j := range h {
-			if j == i {
-				continue
-			}
-			other, err := listenOn(ctx, j)
-			if other != nil {
-				_ = other.Close()
-			}
-			if err != nil {
-				return nil, claim{}, errors.Join(err, l.Close())
-			}
-			if other != nil {
-				continue
-			}
-			if h.look(ctx, j, !h[j].owner()); h[j].owner() {
-				return nil, h[j], l.Close()
-			}
+		by, err := h.rival(ctx, i)
+		if err != nil || by.owner() {
+			return nil, by, errors.Join(err, l.Close())
 		}
 		return l, claim{}, nil
 	}
 	return nil, h[0], nil // all of them
+}
+
+// rival returns the owner that holds another name than mine, the zero claim if there is none. Strangers come and go, so it may
+// be a name before mine, or after it.
+func (h *claims) rival(ctx context.Context, mine int) (claim, error) {
+	for i := range h {
+		if i == mine {
+			continue
+		}
+		l, err := listenOn(ctx, i)
+		if err != nil {
+			return claim{}, err
+		}
+		if l != nil {
+			_ = l.Close()
+			continue
+		}
+		if h.look(ctx, i, !h[i].owner()); h[i].owner() {
+			return h[i], nil
+		}
+	}
+	return claim{}, nil
 }
 
 // listenOn listens on name i; nil without an error if it is held.

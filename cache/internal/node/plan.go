@@ -70,13 +70,16 @@ type change struct {
 	spec   []string // with the comment
 }
 
-// replacing is changes with a deletion before each rule that they add.
+// inserts are those of the changes that add a rule.
+func inserts(changes []change) []change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !c.insert })
+}
+
+// replacing is changes with a deletion before them of each rule that they add.
 func replacing(changes []change) []change {
 	var out []change
-	for _, c := range changes {
-		if c.insert {
-			out = append(out, change{kind: c.kind, chain: c.chain, spec: c.spec})
-		}
+	for _, c := range inserts(changes) {
+		out = append(out, change{kind: c.kind, chain: c.chain, spec: c.spec})
 	}
 	return append(out, changes...)
 }

@@ -244,7 +244,7 @@ func (w want) backstop(add adder) {
 			}
 		}
 	}
-	// While a ClusterIP is local, clients on the host have a local address as their source, for all its ports (Node.source), or
+	// While a ClusterIP is local, clients on the host have a local address as their source, for all its ports (sourceOf), or
 	// the ClusterIP itself. Sockets keep what they have, so these rules stay when the cache leaves or the mode changes.
 	for _, a := range w.cluster {
 		match := []string{"-m", "conntrack", "--ctorigdst", a.String()}
